@@ -52,7 +52,7 @@ AnswerEnd end_of_answer(const Conversation& c, const Json::Array& messages) {
 }  // namespace
 
 ChatTemplate chat_template_of(const Trained& trained, const po::variables_map& arguments) {
-  const auto run = run_of(trained.step_dir);
+  const auto run = run_of(trained.step_dir());
   std::vector<fs::path> folders;
   if (arguments.count("data")) folders.emplace_back(arguments["data"].as<std::string>());
   if (run) folders.insert(folders.end(), {*run / tokenizer_folder_name, *run / huggingface_folder_name});
@@ -69,7 +69,7 @@ ChatTemplate chat_template_of(const Trained& trained, const po::variables_map& a
     if (has_chat_template(folder)) return {folder, of_tokens};
   bad_input(
       "{} keeps no chat template: give one with --template hf:FOLDER, or train on data of `prepare --chat --template`",
-      run ? run->string() : trained.step_dir.string());
+      run ? run->string() : trained.step_dir().string());
 }
 
 void converse(Comm& world, Engine& engine, const Conversation& c, const GenerateOptions& options, bool json) {

@@ -200,7 +200,7 @@ int evaluate_command(CommandLine& line) {
     write_logits(world, trained, arguments, backend);
     return 0;
   }
-  const fs::path& step_dir = trained.step_dir;
+  const fs::path& step_dir = trained.step_dir();
   const TrainState& state = trained.state;
   Config& config = trained.config;
   std::unique_ptr<Dataset> dataset;

@@ -145,13 +145,13 @@ Section routing_section(const Replay& r, const po::variables_map& arguments) {
       bad_input(
           "--against {}: it has another vocabulary, or other layers with experts, experts or top_k, so that choices "
           "cannot be compared",
-          against.step_dir.string());
+          against.step_dir().string());
     const std::string warning =
-        check_tokenizer(*r.dataset, against.step_dir, against.state, forces_data(arguments), force_data_advice);
+        check_tokenizer(*r.dataset, against.step_dir(), against.state, forces_data(arguments), force_data_advice);
     if (!warning.empty()) warn(warning);
     other = r.load(against);
     if (other->config().model.seq_len != shape.seq_len)
-      bad_input("--against {}: it has another model.seq_len", against.step_dir.string());
+      bad_input("--against {}: it has another model.seq_len", against.step_dir().string());
   }
   RoutingMeasures measures(shape);
   for_replay_batches(
@@ -167,7 +167,7 @@ Section routing_section(const Replay& r, const po::variables_map& arguments) {
     const std::string text = tokenizer && id < tokenizer->vocab() ? token_text(tokenizer->decode({id})) : "";
     return text.empty() ? fmt::format("<{}>", id) : text;
   });
-  if (other) section.text += fmt::format(" Saturation: against {}.", against.step_dir.string());
+  if (other) section.text += fmt::format(" Saturation: against {}.", against.step_dir().string());
   other.reset();
   engine.reset();
   add_capacity_losses(section, r, shape.factors);

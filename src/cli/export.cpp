@@ -48,11 +48,11 @@ int export_command(CommandLine& line) {
   const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
   agree_on_errors(world, [&] {
     if (settings.adapter && trained.config.train.lora_rank == 0)
-      bad_input("export: {} has no adapters of LoRA: leave out --adapter", trained.step_dir.string());
+      bad_input("export: {} has no adapters of LoRA: leave out --adapter", trained.step_dir().string());
   });
   if (average > 1) {
     std::vector<std::string> warnings;
-    settings.average = last_checkpoints(world, trained.step_dir, average, warnings);
+    settings.average = last_checkpoints(world, trained.step_dir(), average, warnings);
     for (const std::string& text : warnings) warn(text);
     agree_on_errors(world, [&] {
       const std::vector<ParamSpec> specs = param_specs(trained.config, trained.state.vocab);
@@ -69,7 +69,7 @@ int export_command(CommandLine& line) {
   std::string note;
   {
     ByteProgress progress;
-    note = export_checkpoint(world, trained.step_dir, trained.state, trained.config, folder, settings,
+    note = export_checkpoint(world, trained.folder, trained.state, trained.config, folder, settings,
                              [&](Index done, Index total) {
                                if (lead && !quiet) progress.show("exporting", done, total);
                              });
@@ -77,7 +77,7 @@ int export_command(CommandLine& line) {
   if (lead && !note.empty()) fmt::print(stderr, "note: {}\n", note);
   const std::string mean = average > 1 ? fmt::format(", the mean of {} checkpoints", average) : "";
   if (lead && !quiet)
-    fmt::print("{} of {} at step {}{}\n", folder, trained.step_dir.string(), trained.state.step, mean);
+    fmt::print("{} of {} at step {}{}\n", folder, trained.step_dir().string(), trained.state.step, mean);
   return 0;
 }
 

@@ -14,13 +14,13 @@ namespace fs = std::filesystem;
 Trained open_checkpoint(Comm& world, const std::string& name) {
   Trained out;
   std::vector<std::string> warnings, renamed;
-  out.step_dir = resolve_checkpoint(world, name, &warnings);
+  const fs::path step_dir = resolve_checkpoint(world, name, &warnings);
   for (const std::string& w : warnings) warn(w);
-  check_same_checkpoint(world, out.step_dir);
+  out.folder = CheckpointFolder(world, step_dir);
   agree_on_errors(world, [&] {
-    out.state = read_state(out.step_dir);
-    out.config = parse_config(out.state.config, out.step_dir.string(), {}, &renamed);
-    check_parameters(out.step_dir, param_specs(out.config, out.state.vocab));
+    out.state = read_state(out.folder);
+    out.config = parse_config(out.state.config, step_dir.string(), {}, &renamed);
+    check_parameters(out.folder, param_specs(out.config, out.state.vocab));
   });
   if (world.rank() == 0)
     for (const std::string& w : renamed) warn(w);
@@ -29,7 +29,8 @@ Trained open_checkpoint(Comm& world, const std::string& name) {
 
 fs::path dataset_of(const Trained& trained, const po::variables_map& arguments) {
   if (arguments.count("data")) return arguments["data"].as<std::string>();
-  const auto& [step_dir, state, config] = trained;
+  const auto& [folder, state, config] = trained;
+  const fs::path& step_dir = folder.path();
   if (state.dataset.empty())
     bad_input("{} was imported, and no data set belongs to it: give one with --data", step_dir.string());
   const fs::path recorded = state.dataset, data = config.data.path;
@@ -71,7 +72,7 @@ std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path&
         "prepared with the same tokenizer",
         dir.string(), dataset->vocab(), state.vocab);
   const std::string warning =
-      check_tokenizer(*dataset, trained.step_dir, state, forces_data(arguments), force_data_advice);
+      check_tokenizer(*dataset, trained.step_dir(), state, forces_data(arguments), force_data_advice);
   if (lead && !warning.empty()) warn(warning);
   if (lead && trained_on && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
     warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir.string()));
@@ -81,21 +82,21 @@ std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path&
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& arguments, bool lead) {
-  const auto run = run_of(trained.step_dir);
+  const auto run = run_of(trained.step_dir());
   if (!arguments.count("data") && run && trained.state.dataset.empty()) {
     const std::string warning = check_imported(*run, {std::begin(tokenizer_files), std::end(tokenizer_files)});
     if (lead && !warning.empty()) warn(warning);
   }
   if (!arguments.count("data"))
     if (const auto tokenizer =
-            find_stored_tokenizer(trained.step_dir, tokenizers_of(trained.step_dir, trained.state))) {
-      const std::string newer = check_unicode(trained.step_dir.string(), trained.state.unicode_versions);
+            find_stored_tokenizer(trained.step_dir(), tokenizers_of(trained.step_dir(), trained.state))) {
+      const std::string newer = check_unicode(trained.step_dir().string(), trained.state.unicode_versions);
       if (lead && !newer.empty()) warn(newer);
       return tokenizer->kind->open(tokenizer->model);
     }
   const fs::path dir = dataset_of(trained, arguments);
   const DatasetDescription description = read_dataset_ini(dir);
-  for (const std::string& warning : {check_tokenizer(dir, tokenizers_of(description), trained.step_dir, trained.state,
+  for (const std::string& warning : {check_tokenizer(dir, tokenizers_of(description), trained.step_dir(), trained.state,
                                                      forces_data(arguments), force_data_advice),
                                      check_unicode(dir.string(), description.unicode_versions)})
     if (lead && !warning.empty()) warn(warning);
@@ -136,7 +137,7 @@ std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout l
   auto engine = std::make_unique<Engine>(config, trained.state.vocab, std::move(device), make_mesh(world, layout),
                                          false, ArenaSizes{}, 1, positions);
   agree_on_errors(world, [&] {
-    load_checkpoint(trained.step_dir, engine->store(), Load::all, WeightRanges::owned);
+    load_checkpoint(trained.folder, engine->store(), Load::all, WeightRanges::owned);
     engine->set_router_bias(trained.state.router_bias);
     engine->set_batch_norm_averages(trained.state.batch_norm_averages);
   });

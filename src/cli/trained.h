@@ -14,9 +14,11 @@
 namespace sy {
 
 struct Trained {
-  std::filesystem::path step_dir;
+  CheckpointFolder folder = std::filesystem::path();
   TrainState state;
   Config config;
+
+  const std::filesystem::path& step_dir() const { return folder.path(); }
 };
 
 // Opens a checkpoint by the name of a step folder or a run. Checks and reads everything except the

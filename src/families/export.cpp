@@ -336,13 +336,13 @@ void check_imported_tokenizer(const StoredTokenizer& tokenizer) {
     check_imported(folder.parent_path(), {std::begin(tokenizer_files), std::end(tokenizer_files)});
 }
 
-std::string export_checkpoint(Comm& world, const fs::path& step_dir, const TrainState& state, const Config& config,
-                              const fs::path& folder, const ExportOptions& options,
+std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, const TrainState& state,
+                              const Config& config, const fs::path& folder, const ExportOptions& options,
                               const std::function<void(Index, Index)>& progress) {
   const bool lead = world.rank() == 0;
   NewFolder output(folder, "export");
   const fs::path& dir = output.staging();
-  const auto run = run_of(step_dir);
+  const auto run = run_of(checkpoint.path());
   const fs::path imported_dir = run ? *run / huggingface_folder_name : fs::path();
   Config full_config = without_lora(config);
   const std::vector<ParamSpec> params = model_tensors(full_config, state.vocab);
@@ -381,7 +381,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
           bare = bare && !tensor.at("name").get<std::string>().starts_with(base);
     match = choose_family(full_config, params, options.family, imported_config, bare ? std::string_view() : base);
     values = std::make_unique<ExportedValues>(
-        options.average.empty() ? checkpoint_weights(step_dir) : average_weights(options.average), state, params);
+        options.average.empty() ? checkpoint_weights(checkpoint) : average_weights(options.average), state, params);
     check_ones(*values, params, match);
     if (!options.type.empty() && !stored_type(options.type))
       bad_input("export: --dtype {}: expected f32, bf16 or f16", options.type);
@@ -390,7 +390,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
       Config adapted = config;
       adapted.model.vocab = state.vocab;
       output.open();
-      write_peft_adapter(match.tensors, params, adapted, *checkpoint_weights(step_dir),
+      write_peft_adapter(match.tensors, params, adapted, *checkpoint_weights(checkpoint),
                          options.type.empty() ? "f32" : options.type, dir);
       if (!options.provenance.is_null()) write_file(dir / "provenance.json", json_text(options.provenance));
       return;
@@ -410,7 +410,7 @@ std::string export_checkpoint(Comm& world, const fs::path& step_dir, const Train
     if (run && imported_config.size() > 0)
       copy_tokenizer_files(imported_dir, dir);
     else
-      note = export_tokenizer(step_dir, state, match.config, dir);
+      note = export_tokenizer(checkpoint.path(), state, match.config, dir);
     write_file(dir / config_name, json_text(match.config));
     if (!options.provenance.is_null()) write_file(dir / "provenance.json", json_text(options.provenance));
     if (files.size() > 1 || files.front().name != single_name) write_file(dir / weight_index_name, index_text(files));

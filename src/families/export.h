@@ -34,8 +34,8 @@ struct ExportOptions {
   std::string family;                // model_type; "": as imported, or else the first that fits
   std::string type;                  // f32, bf16 or f16; "": as imported, or else run.dtype
   Index file_bytes = 5'000'000'000;  // approximate maximum of a file, unless laid out as imported
-  // step folders whose weights are averaged (average_weights), all of one model and with step_dir
-  // among them; empty: the weights of step_dir
+  // step folders whose weights are averaged (average_weights), all of one model and with the
+  // checkpoint among them; empty: the weights of the checkpoint
   std::vector<std::filesystem::path> average = {};
   // True: exports the adapters of LoRA alone, in PEFT's format (src/families/peft.h). False: the
   // weights include them.
@@ -49,7 +49,7 @@ struct ExportOptions {
 // number of ranks. `folder` must not exist yet; it appears when it is complete. Returns, on rank 0,
 // a note for the user if the export has no tokenizer that transformers loads. Throws InputError
 // that says why no family fits.
-std::string export_checkpoint(Comm& world, const std::filesystem::path& step_dir, const TrainState& state,
+std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, const TrainState& state,
                               const Config& config, const std::filesystem::path& folder, const ExportOptions& options,
                               const std::function<void(Index done, Index total)>& progress);
 

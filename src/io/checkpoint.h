@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dist/comm.h"
+#include "src/io/checkpoint_folder.h"
 #include "src/io/expert_history.h"
 #include "src/io/format/checkpoint_format.h"
 #include "src/io/norm_history.h"
@@ -122,18 +123,15 @@ std::vector<std::string> unlisted_files(const std::filesystem::path& step_dir);
 // The next functions read a folder that resolve_checkpoint returned. They check the sizes of its
 // files, not the digests.
 
-// Throws CollectiveError unless all ranks see the same manifest.json there. Collective.
-void check_same_checkpoint(Comm& world, const std::filesystem::path& step_dir);
-
 // Reads the state alone. Throws InputError if it has numbers that training cannot write.
-TrainState read_state(const std::filesystem::path& step_dir);
+TrainState read_state(const CheckpointFolder& folder);
 
 // Reads TrainState::provenance alone.
 std::string read_provenance(const std::filesystem::path& step_dir);
 
 // Throws InputError if the checkpoint has other parameters, naming those that differ, or if its
 // files are smaller than its parameters. Call it before allocating a model that a file describes.
-void check_parameters(const std::filesystem::path& step_dir, const std::vector<ParamSpec>& specs);
+void check_parameters(const CheckpointFolder& folder, const std::vector<ParamSpec>& specs);
 
 enum class Load { all, weights };
 // Weights that a rank reads: its local boxes, or the ranges of them that it owns (owned_ranges).
@@ -143,7 +141,7 @@ enum class WeightRanges { local, owned };
 // Returns the weights of a checkpoint as a value source. It keeps files open. Its read() throws
 // InputError if a value is not finite. If the run trained adapters of LoRA, the weights include
 // them.
-std::unique_ptr<ValueSource> checkpoint_weights(const std::filesystem::path& step_dir);
+std::unique_ptr<ValueSource> checkpoint_weights(const CheckpointFolder& folder);
 // Returns the means of the weights of several checkpoints of one model, summed in f64.
 std::unique_ptr<ValueSource> average_weights(const std::vector<std::filesystem::path>& step_dirs);
 // Reads this rank's weights, and its owned ranges of optimizer state. The checkpoint may be of any
@@ -152,7 +150,7 @@ std::unique_ptr<ValueSource> average_weights(const std::vector<std::filesystem::
 // the checkpoint must have the adapters of the store.
 // read_state reads the rest. Throws InputError as check_parameters does, if a shard cannot be read,
 // if a value is not finite, or if the checkpoint lacks the state of the store's optimizers.
-void load_checkpoint(const std::filesystem::path& step_dir, ParamStore& store, Load what = Load::all,
+void load_checkpoint(const CheckpointFolder& folder, ParamStore& store, Load what = Load::all,
                      WeightRanges ranges = WeightRanges::local);
 
 // Whole tensors of a checkpoint, for inspect, diff and analysis.

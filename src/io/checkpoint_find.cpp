@@ -3,6 +3,8 @@
 #include <functional>
 #include <sstream>
 
+#include "dist/file_activity.h"
+#include "dist/machine.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/io/checkpoint_formats.h"
@@ -60,12 +62,27 @@ using Problems = std::vector<std::string>;
 // verify_checkpoint(), or another function that does the same.
 using Verify = std::function<Problems(const fs::path& dir, std::vector<std::string>* warnings)>;
 
+// Returns the text of the manifest as this rank finds it. Rank 0 reads it for all ranks. The first
+// rank of each machine reads it, too, and so does a rank for which the folder has another path.
+// Collective. Throws InputError on the ranks that cannot read it.
+std::string manifest_text(Comm& world, const fs::path& dir) {
+  std::string text;  // empty if rank 0 cannot read it
+  try {
+    if (world.rank() == 0) text = read_manifest_text(dir);
+  } catch (const InputError&) {  // it is thrown below
+  }
+  text = broadcast_text(world, text, 0);
+  const std::string path = fs::absolute(dir).string();
+  const bool same_path = broadcast_text(world, path, 0) == path, first_of_machine = local_rank(world) == 0;
+  return text.empty() || first_of_machine || !same_path ? read_manifest_text(dir) : text;
+}
+
 // Verifies a checkpoint, of which each rank reads an equal share of the files. Collective. All
 // ranks must pass the same folder. Returns all problems on every rank. Throws no InputError.
 Problems verify_together(Comm& world, const fs::path& dir, std::vector<std::string>* warnings) {
   Problems own;
   try {
-    const Manifest manifest = read_manifest(dir);
+    const Manifest manifest = parse_manifest(manifest_text(world, dir), dir);
     own = file_problems(dir, manifest, CheckFiles::digests, {world.rank(), world.size()});
     if (world.rank() == 0) warn_of_foreign_files(dir, foreign_files_of(dir, manifest), warnings);
   } catch (const Error& e) {
@@ -235,12 +252,27 @@ fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std
   });
 }
 
-void check_same_checkpoint(Comm& world, const fs::path& step_dir) {
-  const fs::path manifest = step_dir / manifest_name;
-  std::string digest;
-  agree_on_errors(world, [&] { digest = to_hex(sha256_file(manifest)); });
-  check_rank_settings(world, {{fmt::format("the digest of {}", manifest.string()), digest.substr(0, 16)}},
-                      "let all ranks read the same checkpoint, from a folder that their hosts share");
+CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::move(step_dir)) {
+  const auto head = std::make_shared<CheckpointHead>();
+  std::string manifest;
+  agree_on_errors(world, [&] { manifest = manifest_text(world, path_); });
+  check_rank_settings(
+      world,
+      {{fmt::format("the digest of {}", (path_ / manifest_name).string()), to_hex(sha256(manifest)).substr(0, 16)}},
+      "let all ranks read the same checkpoint, from a folder that their hosts share");
+  agree_on_errors(world, [&] {
+    head->manifest = parse_manifest(manifest, path_);
+    if (world.rank() != 0) return;
+    const std::string index = format_of(head->manifest).index_name();
+    const auto file = std::ranges::find(head->manifest.files, index, &Manifest::File::name);
+    if (file == head->manifest.files.end()) bad_input("{} lists no index: use another checkpoint", path_.string());
+    if (const std::string problem = size_problem(path_ / index, file->bytes); !problem.empty())
+      bad_input("{}: use another checkpoint", problem);
+    head->index = read_file(path_ / index, file->bytes);
+    ++file_activity().opened;
+  });
+  head->index = broadcast_text(world, head->index, 0);
+  head_ = head;
 }
 
 bool chosen_checkpoint_vanished() {

@@ -31,8 +31,10 @@ std::map<std::string, Index> bytes_by_name(const Manifest& manifest) {
 
 }  // namespace
 
-OpenCheckpoint open_checkpoint(const std::filesystem::path& step_dir) {
-  Manifest manifest = read_manifest(step_dir);
+OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {
+  const std::filesystem::path& step_dir = folder.path();
+  const std::shared_ptr<const CheckpointHead> head = folder.head();
+  Manifest manifest = head ? head->manifest : read_manifest(step_dir);
   const auto check_size = [step_dir, bytes_of = bytes_by_name(manifest)](const std::string& name) {
     const auto file = bytes_of.find(name);
     if (file == bytes_of.end())
@@ -40,7 +42,7 @@ OpenCheckpoint open_checkpoint(const std::filesystem::path& step_dir) {
     if (const std::string problem = size_problem(step_dir / name, file->second); !problem.empty())
       bad_input("{}: use another checkpoint", problem);
   };
-  auto reader = format_of(manifest).open(step_dir, check_size);
+  auto reader = format_of(manifest).open(step_dir, head ? &head->index : nullptr, check_size);
   return {std::move(manifest), std::move(reader)};
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "src/io/checkpoint_folder.h"
 #include "src/io/format/checkpoint_format.h"
 #include "src/io/manifest.h"
 
@@ -22,6 +23,6 @@ struct OpenCheckpoint {
 };
 // Opens the index of a checkpoint. It and the reader throw InputError if a file that they open has
 // another size than in the manifest.
-OpenCheckpoint open_checkpoint(const std::filesystem::path& step_dir);
+OpenCheckpoint open_checkpoint(const CheckpointFolder& folder);
 
 }  // namespace sy

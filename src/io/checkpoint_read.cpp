@@ -103,10 +103,10 @@ class CheckpointValues final : public ValueSource {
 // Weights of a checkpoint with their adapters of LoRA added. Owns the open files.
 class OpenedWeights final : public ValueSource {
  public:
-  explicit OpenedWeights(const fs::path& step_dir)
-      : checkpoint_(open_checkpoint(step_dir).reader),
-        values_(*checkpoint_, step_dir, params_prefix),
-        config_(config_of_adapters(*checkpoint_, step_dir)) {}
+  explicit OpenedWeights(const CheckpointFolder& folder)
+      : checkpoint_(open_checkpoint(folder).reader),
+        values_(*checkpoint_, folder.path(), params_prefix),
+        config_(config_of_adapters(*checkpoint_, folder.path())) {}
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
     values_.read(spec, box, values);
     if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_a_name(spec.name))) return;
@@ -174,20 +174,21 @@ void check_state(const CheckpointReader& reader, const fs::path& step_dir, const
 
 }  // namespace
 
-void check_parameters(const fs::path& step_dir, const std::vector<ParamSpec>& specs) {
-  compare_specs(open_checkpoint(step_dir), step_dir, specs, has_adapters(specs));
+void check_parameters(const CheckpointFolder& folder, const std::vector<ParamSpec>& specs) {
+  compare_specs(open_checkpoint(folder), folder.path(), specs, has_adapters(specs));
 }
 
-std::unique_ptr<ValueSource> checkpoint_weights(const fs::path& step_dir) {
-  return std::make_unique<OpenedWeights>(step_dir);
+std::unique_ptr<ValueSource> checkpoint_weights(const CheckpointFolder& folder) {
+  return std::make_unique<OpenedWeights>(folder);
 }
 
 std::unique_ptr<ValueSource> average_weights(const std::vector<fs::path>& step_dirs) {
   return std::make_unique<AverageWeights>(step_dirs);
 }
 
-void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what, WeightRanges ranges) {
-  const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
+void load_checkpoint(const CheckpointFolder& folder, ParamStore& store, Load what, WeightRanges ranges) {
+  const fs::path& step_dir = folder.path();
+  const OpenCheckpoint checkpoint = open_checkpoint(folder);
   const bool has_state = what == Load::all && store.training();
   // A training may start from a model without indexers.
   const bool new_indexers = what == Load::weights && store.training();
@@ -197,7 +198,7 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what, Wei
   const bool owned = ranges == WeightRanges::owned;
   if (!has_state)
     return store.fill(
-        *checkpoint_weights(step_dir),
+        *checkpoint_weights(folder),
         [&](const ParamSpec& spec) {
           return !spec.adapter &&
                  (!new_indexers || !is_of_indexer(spec.name) || checkpoint.reader->has(params_prefix + spec.name));

@@ -199,8 +199,9 @@ std::string read_provenance(const fs::path& step_dir) {
   return provenance_in(*open_checkpoint(step_dir).reader);
 }
 
-TrainState read_state(const fs::path& step_dir) {
-  const OpenCheckpoint checkpoint = open_checkpoint(step_dir);
+TrainState read_state(const CheckpointFolder& folder) {
+  const fs::path& step_dir = folder.path();
+  const OpenCheckpoint checkpoint = open_checkpoint(folder);
   CheckpointReader& index = *checkpoint.reader;
   TrainState state;
   state.step = index.get_int("/state", "step");

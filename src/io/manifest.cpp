@@ -47,7 +47,7 @@ std::string to_text(const Manifest& manifest) {
   return json_text(json);
 }
 
-Manifest read_manifest(const fs::path& step_dir) {
+std::string read_manifest_text(const fs::path& step_dir) {
   const fs::path path = step_dir / manifest_name;
   std::error_code error;
   if (!fs::is_directory(step_dir, error))
@@ -58,7 +58,11 @@ Manifest read_manifest(const fs::path& step_dir) {
   constexpr std::uintmax_t max_bytes = 1 << 25;  // about 280,000 files
   if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > max_bytes)
     bad_input("{} is no manifest: use another checkpoint", path.string());
-  const std::string text = read_file(path);
+  return read_file(path);
+}
+
+Manifest parse_manifest(const std::string& text, const fs::path& step_dir) {
+  const fs::path path = step_dir / manifest_name;
   Manifest manifest;
   try {
     const Json json = Json::parse(text);
@@ -82,6 +86,10 @@ Manifest read_manifest(const fs::path& step_dir) {
     bad_input("{} holds step {}: rename it to {}, or remove it", step_dir.string(), manifest.step,
               step_name(manifest.step));
   return manifest;
+}
+
+Manifest read_manifest(const fs::path& step_dir) {
+  return parse_manifest(read_manifest_text(step_dir), step_dir);
 }
 
 std::string size_problem(const fs::path& path, Index expected) {

@@ -28,9 +28,13 @@ struct Manifest {
 // It ends with the digest of the text before, so that a damaged manifest is noticed too.
 std::string to_text(const Manifest& manifest);
 
-// Reads a manifest. Throws InputError in these cases:
-// - the folder is no checkpoint, or has the name of another step
-// - the manifest is missing, damaged or of an unknown format
+// Reads the text of a manifest. Throws InputError if the folder is no checkpoint, or if the manifest
+// is missing or too large.
+std::string read_manifest_text(const std::filesystem::path& step_dir);
+// Parses the text. Throws InputError if it is damaged or of an unknown format, or if the folder has
+// the name of another step.
+Manifest parse_manifest(const std::string& text, const std::filesystem::path& step_dir);
+// Does both.
 Manifest read_manifest(const std::filesystem::path& step_dir);
 
 // Returns a message if a file is missing or has not the expected number of bytes; otherwise "".

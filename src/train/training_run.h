@@ -57,11 +57,11 @@ class TrainingRun {
   // Compares the tokenizer of the data with that of the checkpoint that training starts from.
   void check_data(const std::filesystem::path& checkpoint, const TrainState& saved_state);
   // Continues the run from one of its checkpoints.
-  void load(const std::filesystem::path& path);
+  void load(const CheckpointFolder& checkpoint);
   // Starts from another run's weights; all other state is new.
-  void start_from(const std::filesystem::path& path);
+  void start_from(const CheckpointFolder& checkpoint);
   // Throws InputError if the checkpoint is of another model or of other data.
-  void check_same_model(const std::filesystem::path& checkpoint);
+  void check_same_model(const CheckpointFolder& checkpoint);
   // Prints the warning of check_data.
   void warn_of_data() const;
 

@@ -59,12 +59,11 @@ Index TrainingRun::load_before(Index step) {
   from = world_.max(from);
   std::vector<std::string> warnings;
   if (from >= 0) {
-    const fs::path path = resume_checkpoint(world_, dir_, from, &warnings);
-    check_same_checkpoint(world_, path);
-    agree_on_errors(world_, [&] { check_same_model(path); });
-    load(path);
+    const CheckpointFolder checkpoint(world_, resume_checkpoint(world_, dir_, from, &warnings));
+    agree_on_errors(world_, [&] { check_same_model(checkpoint); });
+    load(checkpoint);
   } else if (!config_.run.init_from.empty()) {
-    start_from(resolve_checkpoint(world_, config_.run.init_from, &warnings));
+    start_from(CheckpointFolder(world_, resolve_checkpoint(world_, config_.run.init_from, &warnings)));
   } else {
     engine_.store().initialize(config_.train.seed);
   }

@@ -74,23 +74,24 @@ bool TrainingRun::prepare_folder() {
   fs::path init;
   if (!resumed && !config_.run.init_from.empty()) init = resolve_checkpoint(world_, config_.run.init_from, &warnings);
   print(warnings);
-  if (const fs::path& from = resumed ? path : init; !from.empty()) check_same_checkpoint(world_, from);
+  const fs::path& from = resumed ? path : init;
+  const CheckpointFolder checkpoint = from.empty() ? from : CheckpointFolder(world_, from);
   agree_on_errors(world_, [&] {
-    if (resumed) check_same_model(path);
+    if (resumed) check_same_model(checkpoint);
     if (!resumed && init.empty() && config_.train.lora_rank > 0)
       bad_input("train.lora_rank = {} trains adapters of a model that exists: set run.init_from to its run",
                 config_.train.lora_rank);
   });
   if (resumed)
-    load(path);
+    load(checkpoint);
   else if (!init.empty())
-    start_from(init);
+    start_from(checkpoint);
   else
     engine_.store().initialize(config_.train.seed);
   agree_on_errors(world_, [&] {
     if (is_first_rank() && config_.run.resume_step >= 0) print(abandon_newer(dir_, trainer_.steps_done()));
     if (!is_first_rank()) return;
-    store_own_tokenizer(resumed ? path : init);
+    store_own_tokenizer(from);
     attach_console_log(open_for_writing(dir_ / "train.log", "a"), start_text(config_, world_.size()));
     remove_unfinished(dir_ / "config.ini");  // the lock is held: no other process writes one
     write_file(dir_ / "config.ini", to_ini(config_));
@@ -126,12 +127,13 @@ void TrainingRun::check_data(const fs::path& checkpoint, const TrainState& saved
   if (state_.tokenizer.empty()) state_.tokenizer = to_text(tokenizers_of(checkpoint, saved_state));
 }
 
-void TrainingRun::load(const fs::path& path) {
+void TrainingRun::load(const CheckpointFolder& checkpoint) {
+  const fs::path& path = checkpoint.path();
   TrainState saved_state;
   Config before;
   agree_on_errors(world_, [&] {
-    load_checkpoint(path, engine_.store(), Load::all, WeightRanges::owned);
-    saved_state = read_state(path);
+    load_checkpoint(checkpoint, engine_.store(), Load::all, WeightRanges::owned);
+    saved_state = read_state(checkpoint);
     before = parse_config(saved_state.config, path.string());
     trainer_.set_progress(saved_state.step, saved_state.samples, saved_state.tokens);
     if (!config_.data.blend_schedule.changes.empty())
@@ -178,13 +180,14 @@ void TrainingRun::load(const fs::path& path) {
   if (!changes.empty()) print("changed   " + join(changes));
 }
 
-void TrainingRun::start_from(const fs::path& path) {
+void TrainingRun::start_from(const CheckpointFolder& checkpoint) {
+  const fs::path& path = checkpoint.path();
   agree_on_errors(world_, [&] {
-    const TrainState saved_state = read_state(path);
+    const TrainState saved_state = read_state(checkpoint);
     check_data(path, saved_state);
     // Adapters, and indexers that the checkpoint may lack.
     if (config_.train.lora_rank > 0 || config_.num_indexers() > 0) engine_.store().initialize(config_.train.seed);
-    load_checkpoint(path, engine_.store(), Load::weights, WeightRanges::owned);
+    load_checkpoint(checkpoint, engine_.store(), Load::weights, WeightRanges::owned);
     if (config_.moe.bias_update_rate > 0 && !saved_state.router_bias.empty())
       engine_.set_router_bias(saved_state.router_bias);
     if (!saved_state.batch_norm_averages.empty()) engine_.set_batch_norm_averages(saved_state.batch_norm_averages);
@@ -204,11 +207,11 @@ void TrainingRun::start_from(const fs::path& path) {
   print(fmt::format("starts from the weights of {}", path.string()));
 }
 
-void TrainingRun::check_same_model(const fs::path& checkpoint) {
+void TrainingRun::check_same_model(const CheckpointFolder& checkpoint) {
+  const fs::path& path = checkpoint.path();
   const TrainState saved_state = read_state(checkpoint);
   std::vector<std::string> warnings;
-  const Config before =
-      parse_config(saved_state.config, checkpoint.string(), {}, is_first_rank() ? &warnings : nullptr);
+  const Config before = parse_config(saved_state.config, path.string(), {}, is_first_rank() ? &warnings : nullptr);
   print(warnings);
   const auto differ = differences(config_, before, ResumePolicy::must_match);
   if (!differ.empty())
@@ -221,8 +224,8 @@ void TrainingRun::check_same_model(const fs::path& checkpoint) {
     bad_input(
         "{} has selection biases, which moe.bias_update_rate = 0 would take away: set it above 0 (1e-12 all but "
         "freezes them)",
-        checkpoint.string());
-  check_data(checkpoint, saved_state);
+        path.string());
+  check_data(path, saved_state);
 }
 
 void TrainingRun::warn_of_data() const {

@@ -53,6 +53,22 @@ struct Rank {
   }
 };
 
+// Rank 0 alone opens the index, whatever a rank then reads of the training state.
+TEST(MpiCheckpoint, HasItsIndexFromRankZero) {
+  const SharedFolder run;
+  Rank rank(layouts_of(world().size()).front());
+  fill(rank.store);
+  rank.save(run.path, 7);
+  const fs::path dir = resolve_checkpoint(world(), run.path, nullptr);
+  const std::uint64_t before = file_activity().opened;
+  const CheckpointFolder folder(world(), dir);
+  EXPECT_EQ(read_state(folder).step, 7);
+  check_parameters(folder, odd_specs());
+  EXPECT_EQ(file_activity().opened - before, world().rank() == 0 ? 1 : 0);
+  load_checkpoint(folder, rank.store, Load::all, WeightRanges::owned);
+  world().barrier();
+}
+
 TEST(MpiCheckpoint, ReadsEveryLayoutOnEveryOther) {
   const std::vector<Layout> layouts = layouts_of(world().size());
   for (const Layout& writer : layouts) {

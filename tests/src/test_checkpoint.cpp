@@ -97,6 +97,38 @@ TEST(Checkpoint, IsReadByARankFromFewOfManyShards) {
     }
 }
 
+// A rank that has the head of a checkpoint opens neither its manifest nor its index.
+TEST(Checkpoint, IsReadByItsHead) {
+  const Folder run;
+  const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
+  const std::unique_ptr<Comm> world = make_comm_self();
+  const CheckpointFolder folder(*world, dir);
+  fs::remove(dir / manifest_name);
+  fs::remove(dir / checkpoint_formats().front()->index_name());
+  EXPECT_THROW(read_state(dir), InputError);
+  const std::uint64_t before = file_activity().opened;
+  EXPECT_EQ(read_state(folder).step, 200);
+  check_parameters(folder, odd_specs());
+  EXPECT_EQ(file_activity().opened, before);
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  load_checkpoint(folder, store);
+  EXPECT_EQ(wrong_elements(store), 0);
+}
+
+// An index of another size than in the manifest, and one that the manifest does not list.
+TEST(Checkpoint, RefusesAHeadThatDoesNotFit) {
+  const Folder run;
+  const fs::path dir = write_as(run.path(), {}, 200), index = dir / checkpoint_formats().front()->index_name();
+  const std::unique_ptr<Comm> world = make_comm_self();
+  fs::resize_file(index, fs::file_size(index) - 1);
+  EXPECT_THROW(CheckpointFolder(*world, dir), CollectiveError);
+  Manifest manifest = read_manifest(dir);
+  std::erase_if(manifest.files, [&](const Manifest::File& file) { return file.name == index.filename(); });
+  write_file(dir / manifest_name, to_text(manifest));
+  EXPECT_THROW(CheckpointFolder(*world, dir), CollectiveError);
+}
+
 // Reads boxes at random positions and of random sizes. Shards split the tensor elsewhere.
 TEST(Checkpoint, ReadsAnyBox) {
   std::uint64_t random = 1;

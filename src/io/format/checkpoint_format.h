@@ -120,9 +120,11 @@ struct CheckpointFormat {
   const char* extension;  // of the names of all files: ".h5"
   // Creates a file, which must not exist. Throws Failure.
   std::unique_ptr<CheckpointWriter> (*create)(const std::filesystem::path& file);
-  // Opens the index of a checkpoint. Throws InputError. check_file: called with the name of each
-  // file before it is opened. It throws InputError unless the file has its size of the manifest.
-  std::unique_ptr<CheckpointReader> (*open)(const std::filesystem::path& step_dir,
+  // Opens the index of a checkpoint. Throws InputError.
+  // index: bytes of the index, which is then not read from the folder; may be nullptr
+  // check_file: called with the name of each file before it is opened. It throws InputError unless
+  // the file has its size of the manifest.
+  std::unique_ptr<CheckpointReader> (*open)(const std::filesystem::path& step_dir, const std::string* index,
                                             std::function<void(const std::string& name)> check_file);
   // Returns the check of one file; nullptr if a reader withstands any bytes.
   std::unique_ptr<FileCheck> (*make_check)();

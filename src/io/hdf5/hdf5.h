@@ -78,7 +78,9 @@ class Hdf5Dataset {
 class Hdf5File {
  public:
   static Hdf5File create(const std::filesystem::path& path);  // must not exist
-  static Hdf5File open(const std::filesystem::path& path);    // read-only
+  // Opens a file, read-only. image: its bytes, of which the library makes a copy; the file is then
+  // not read, and `path` only names it in errors. nullptr: reads the file.
+  static Hdf5File open(const std::filesystem::path& path, const std::string* image = nullptr);
   // Flushes, closes and syncs a created file. Close all its datasets first. Throws.
   void close();
   // Reopens the file after close() and compares each written value with its checksum.

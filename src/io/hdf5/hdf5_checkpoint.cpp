@@ -70,8 +70,11 @@ bool overlap(const Box& a, const Box& b) {
 // libhdf5, which shows missing files as NaN and opens any path.
 class Hdf5CheckpointReader final : public CheckpointReader {
  public:
-  Hdf5CheckpointReader(const fs::path& step_dir, std::function<void(const std::string&)> check_file)
-      : dir_(step_dir), check_file_(std::move(check_file)), index_(open_file(hdf5_format.index_name())) {}
+  Hdf5CheckpointReader(const fs::path& step_dir, const std::string* index,
+                       std::function<void(const std::string&)> check_file)
+      : dir_(step_dir),
+        check_file_(std::move(check_file)),
+        index_(index ? Hdf5File::open(dir_ / hdf5_format.index_name(), index) : open_file(hdf5_format.index_name())) {}
 
   bool has(const std::string& object) const override { return index_.has(object); }
   bool has(const std::string& object, const std::string& attribute) const override {
@@ -159,9 +162,9 @@ constinit const CheckpointFormat hdf5_format = {
     .create = [](const fs::path& file) -> std::unique_ptr<CheckpointWriter> {
       return std::make_unique<Hdf5CheckpointWriter>(file);
     },
-    .open = [](const fs::path& step_dir,
+    .open = [](const fs::path& step_dir, const std::string* index,
                std::function<void(const std::string&)> check_file) -> std::unique_ptr<CheckpointReader> {
-      return std::make_unique<Hdf5CheckpointReader>(step_dir, std::move(check_file));
+      return std::make_unique<Hdf5CheckpointReader>(step_dir, index, std::move(check_file));
     },
     .make_check = []() -> std::unique_ptr<FileCheck> { return std::make_unique<GlobalHeaps>(); },
 };

@@ -167,12 +167,19 @@ Index Hdf5Dataset::read_mapped(const SliceMapping& mapping, const Box& box, void
   return common.elements();
 }
 
-Hdf5File Hdf5File::open(const std::filesystem::path& path) {
+Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* image) {
   Hdf5File file;
   file.context_ = {path, false};
   std::error_code error;
-  if (fs::exists(path, error) && !fs::is_regular_file(path, error)) bad_input("{} is no regular file", path.string());
+  if (!image && fs::exists(path, error) && !fs::is_regular_file(path, error))
+    bad_input("{} is no regular file", path.string());
   const Hdf5Id access = file_access();
+  if (image) {
+    constexpr std::size_t growth = 1 << 16;  // of the memory, if the file were written
+    check(H5Pset_fapl_core(access.get(), growth, false), file.context_, "read");
+    std::string copy = *image;  // the library wants bytes that are not const
+    check(H5Pset_file_image(access.get(), copy.data(), copy.size()), file.context_, "read");
+  }
   file.id_ = {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
   check(file.id_.get(), file.context_, "read");
   const Hdf5Id creation(check(H5Fget_create_plist(file.id_.get()), file.context_, "read"), H5Pclose);

@@ -1,0 +1,39 @@
+// A checkpoint's folder as the functions that read it take it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "dist/comm.h"
+#include "src/io/manifest.h"
+
+namespace sy {
+
+// What every reader of a checkpoint needs: its manifest, and the bytes of its index.
+struct CheckpointHead {
+  Manifest manifest;
+  std::string index;
+};
+
+// A folder, and perhaps the head of its checkpoint. A copy shares the head.
+class CheckpointFolder {
+ public:
+  // Without a head: each function reads the manifest and the index itself.
+  CheckpointFolder(std::filesystem::path step_dir) : path_(std::move(step_dir)) {}
+  // With a head, which rank 0 reads for all ranks, so that no file is read by every rank. The first
+  // rank of each machine reads the manifest, too, and so does a rank for which the folder has
+  // another path. Throws CollectiveError on all ranks if a manifest differs, or if one of these
+  // ranks cannot read its files. Collective.
+  CheckpointFolder(Comm& world, std::filesystem::path step_dir);
+
+  const std::filesystem::path& path() const { return path_; }
+  // nullptr without a head.
+  const std::shared_ptr<const CheckpointHead>& head() const { return head_; }
+
+ private:
+  std::filesystem::path path_;
+  std::shared_ptr<const CheckpointHead> head_;
+};
+
+}  // namespace sy
