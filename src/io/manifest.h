@@ -28,8 +28,8 @@ struct Manifest {
 // It ends with the digest of the text before, so that a damaged manifest is noticed too.
 std::string to_text(const Manifest& manifest);
 
-// Reads the text of a manifest. Throws InputError if the folder is no checkpoint, or if the manifest
-// is missing or too large.
+// Reads the text of a manifest. Throws InputError if the folder is no checkpoint, or if the
+// manifest is missing or too large.
 std::string read_manifest_text(const std::filesystem::path& step_dir);
 // Parses the text. Throws InputError if it is damaged or of an unknown format, or if the folder has
 // the name of another step.

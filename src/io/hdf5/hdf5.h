@@ -78,8 +78,9 @@ class Hdf5Dataset {
 class Hdf5File {
  public:
   static Hdf5File create(const std::filesystem::path& path);  // must not exist
-  // Opens a file, read-only. image: its bytes, of which the library makes a copy; the file is then
-  // not read, and `path` only names it in errors. nullptr: reads the file.
+  // Opens a file, read-only.
+  // image: bytes of the file, which the library copies. The file is then not read, and `path` is
+  // its name in errors. nullptr: reads the file.
   static Hdf5File open(const std::filesystem::path& path, const std::string* image = nullptr);
   // Flushes, closes and syncs a created file. Close all its datasets first. Throws.
   void close();
