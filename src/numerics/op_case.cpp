@@ -65,11 +65,11 @@ bool close(double got, double want, double allowed) {
 
 }  // namespace
 
-void OpCase::operand(const std::string& name, Role role, Shape shape, DType dtype, Numbers values) {
-  SY_ASSERT(static_cast<Index>(values.size()) == shape.elements(), "{}: {} values", name, values.size());
-  operands_.push_back({name, role, shape, dtype, {}});
+void OpCase::operand(Name name, Role role, Shape shape, DType dtype, Numbers values) {
+  SY_ASSERT(static_cast<Index>(values.size()) == shape.elements(), "{}: {} values", name.name, values.size());
   for (double& x : values) x = rounded(dtype, x);
-  values_[name] = std::move(values);
+  values_[name.name] = std::move(values);
+  operands_.push_back({std::move(name.name), std::move(name.assign), role, shape, dtype, {}});
 }
 
 Numbers OpCase::normal(const std::string& name, Shape shape, double deviation) const {
@@ -137,6 +137,7 @@ void OpCase::allocate_operands(Device& device) {
     memory_.push_back(device.allocate(std::ssize(host) * 4));
     device.to_device(host.data(), View(memory_.back().get(), {std::ssize(host)}, DType::i32));
     o.view = View(memory_.back().get() + guard, o.shape, o.dtype);
+    o.assign(o.view);
   }
 }
 
