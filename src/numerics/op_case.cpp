@@ -107,8 +107,7 @@ std::vector<std::string> OpCase::errors(Device& device) {
   Values want = values_;
   expect(want);
   for (const Operand& o : operands_) {
-    const bool is_gradient =
-        std::any_of(gradients.begin(), gradients.end(), [&](const Gradient& g) { return g.output == o.name; });
+    const bool is_gradient = std::ranges::find(gradients, o.name, &Gradient::output) != gradients.end();
     if (o.role == Role::hidden || (is_gradient && want.at(o.name) == values_.at(o.name))) continue;
     compare(o, got.at(o.name), want.at(o.name), o.role == Role::in ? 0.0 : tolerance);
   }
@@ -183,8 +182,7 @@ void OpCase::compare(const Operand& o, const Numbers& got, const Numbers& want, 
 }
 
 void OpCase::check_gradient(const Gradient& g, const Numbers& got) {
-  const Operand& o =
-      *std::find_if(operands_.begin(), operands_.end(), [&](const Operand& x) { return x.name == g.output; });
+  const Operand& o = *std::ranges::find(operands_, g.output, &Operand::name);
   Numbers gradient = got;
   if (o.role == Role::accumulate)
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] -= values_.at(g.output)[i];
