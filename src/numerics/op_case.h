@@ -72,8 +72,8 @@ class OpCase {
   double bf16_tolerance = 4e-3;
   std::string note;  // parameters that are not visible in the shapes
 
-  // Name of an operand. The field of an operation that the operand is assigned to before run(), if
-  // there is one, or a function that assigns it to several.
+  // Name of an operand. If there is a field of an operation, the operand on the device is assigned
+  // to it before run(). `assign` may instead set several fields.
   struct Name {
     Name(const char* name_) : name(name_) {}
     Name(const char* name_, std::function<void(View)> assign_) : name(name_), assign(std::move(assign_)) {}

@@ -10,6 +10,7 @@
 
 namespace sy::numerics {
 
+// A router in forward. The gradient is that of the same logits, `op.logits`.
 struct RouteCase : OperationCase<ops::RouteForward> {
   Index segments, t, e;
   // padded: every third token is padding.
