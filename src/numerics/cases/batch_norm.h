@@ -66,9 +66,7 @@ struct BatchNormSums : BatchNormCase<ops::BatchNormSums> {
 struct BatchNormMoments : OperationCase<ops::BatchNormMoments> {
   Index d;
   double count;  // number of real tokens; -1: there are no sums
-  bool averaged;
-  BatchNormMoments(Index columns, double tokens, bool with_averages)
-      : d(columns), count(tokens), averaged(with_averages) {
+  BatchNormMoments(Index columns, double tokens, bool averaged) : d(columns), count(tokens) {
     op.eps = 1e-3f;
     op.momentum = 0.1f;
     note = fmt::format("{} tokens", count);
@@ -96,7 +94,7 @@ struct BatchNormMoments : OperationCase<ops::BatchNormMoments> {
     }
     m.count = std::max(count, 0.0);
     v["moments"] = ref::norm_moments(m, static_cast<double>(op.eps));
-    if (!averaged || count < 2) return;
+    if (!op.averages || count < 2) return;
     for (Index i = 0; i < d; ++i) {
       v["averages"][i] = 0.9 * v["averages"][i] + 0.1 * mean(i);
       v["averages"][d + i] = 0.9 * v["averages"][d + i] + 0.1 * variance(i) * count / (count - 1);

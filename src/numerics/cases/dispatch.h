@@ -117,12 +117,11 @@ struct DispatchLayoutCase : OperationCase<ops::DispatchLayout> {
 // weighted: rows get weights, but no assignments
 struct PermutationCase : OperationCase<ops::BuildPermutation> {
   Index k, local;
-  bool weighted;
   // more: number of rows of the tables beyond R.
   // one: physical expert of all assignments that are not dropped; empty: random.
   PermutationCase(Index t, Index k_, Index e, Index first_expert, Index local_, Index more,
-                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {}, bool weighted_ = false)
-      : k(k_), local(local_), weighted(weighted_) {
+                  Dispatched dispatched = Dispatched::some, std::optional<Index> one = {}, bool weighted = false)
+      : k(k_), local(local_) {
     op.first_expert = first_expert;
     note = fmt::format("experts {}+{} of {}, {} rows more", first_expert, local, e, more);
     Numbers physical_experts = random_experts(t, k, e);
@@ -150,8 +149,8 @@ struct PermutationCase : OperationCase<ops::BuildPermutation> {
   void expect(Values& v) override {
     const ref::PermutationTables s = ref::build_permutation(
         k, op.first_expert, local, static_cast<Index>(v["tokens"].size()), v["physical_experts"]);
-    if (!weighted) v["assignments"] = s.assignments;
-    for (std::size_t row = 0; weighted && row < s.assignments.size(); ++row)
+    if (op.assignments) v["assignments"] = s.assignments;
+    for (std::size_t row = 0; op.weights && row < s.assignments.size(); ++row)
       if (s.assignments[row] >= 0) v["row_weights"][row] = v["weights"][static_cast<std::size_t>(s.assignments[row])];
     v["tokens"] = s.tokens;
     v["row_id_map"] = s.row_id_map;

@@ -77,8 +77,7 @@ struct XieluForward : XieluCase<ops::XieluForward> {
 };
 
 struct XieluBackward : XieluCase<ops::XieluBackward> {
-  bool learned;
-  XieluBackward(Rows s, double shift, bool with_parameters) : XieluCase(s, shift, 1), learned(with_parameters) {
+  XieluBackward(Rows s, double shift, bool learned) : XieluCase(s, shift, 1) {
     in({"dy", op.dy}, {r, f});
     out_gradient({"h", op.dh}, {r, f});
     if (learned) out({"dparameters", op.dparameters}, {r, 2}, DType::f32);
@@ -88,7 +87,7 @@ struct XieluBackward : XieluCase<ops::XieluBackward> {
   // dparameters: by central differences of the reference, row by row.
   void expect(Values& v) override {
     constexpr double step = 1e-5;
-    for (Index i = 0; i < (learned ? r * 2 : 0); ++i) {
+    for (Index i = 0; i < (op.dparameters ? r * 2 : 0); ++i) {
       double change = 0;
       for (const double side : {step, -step}) {
         Numbers parameters = v["parameters"];
