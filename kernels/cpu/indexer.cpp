@@ -59,8 +59,6 @@ class Indexer {
     dproducts_ = products_ + key_block * rows;
   }
 
-  Index heads() const { return H_; }
-  Index width() const { return w_; }
   Index sequence_of(Index t) const { return (s_.first + t) / s_.queries; }
   // Keys that the mask shows query t.
   Range visible(Index t) const {

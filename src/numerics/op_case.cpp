@@ -65,11 +65,11 @@ bool close(double got, double want, double allowed) {
 
 }  // namespace
 
-void OpCase::operand(const std::string& name, Role role, Shape shape, DType dtype, Numbers values) {
-  SY_ASSERT(static_cast<Index>(values.size()) == shape.elements(), "{}: {} values", name, values.size());
-  operands_.push_back({name, role, shape, dtype, {}});
+void OpCase::operand(Name name, Role role, Shape shape, DType dtype, Numbers values) {
+  SY_ASSERT(static_cast<Index>(values.size()) == shape.elements(), "{}: {} values", name.name, values.size());
   for (double& x : values) x = rounded(dtype, x);
-  values_[name] = std::move(values);
+  values_[name.name] = std::move(values);
+  operands_.push_back({std::move(name.name), std::move(name.assign), role, shape, dtype, {}});
 }
 
 Numbers OpCase::normal(const std::string& name, Shape shape, double deviation) const {
@@ -107,8 +107,7 @@ std::vector<std::string> OpCase::errors(Device& device) {
   Values want = values_;
   expect(want);
   for (const Operand& o : operands_) {
-    const bool is_gradient =
-        std::any_of(gradients.begin(), gradients.end(), [&](const Gradient& g) { return g.output == o.name; });
+    const bool is_gradient = std::ranges::find(gradients, o.name, &Gradient::output) != gradients.end();
     if (o.role == Role::hidden || (is_gradient && want.at(o.name) == values_.at(o.name))) continue;
     compare(o, got.at(o.name), want.at(o.name), o.role == Role::in ? 0.0 : tolerance);
   }
@@ -137,6 +136,7 @@ void OpCase::allocate_operands(Device& device) {
     memory_.push_back(device.allocate(std::ssize(host) * 4));
     device.to_device(host.data(), View(memory_.back().get(), {std::ssize(host)}, DType::i32));
     o.view = View(memory_.back().get() + guard, o.shape, o.dtype);
+    o.assign(o.view);
   }
 }
 
@@ -182,8 +182,7 @@ void OpCase::compare(const Operand& o, const Numbers& got, const Numbers& want, 
 }
 
 void OpCase::check_gradient(const Gradient& g, const Numbers& got) {
-  const Operand& o =
-      *std::find_if(operands_.begin(), operands_.end(), [&](const Operand& x) { return x.name == g.output; });
+  const Operand& o = *std::ranges::find(operands_, g.output, &Operand::name);
   Numbers gradient = got;
   if (o.role == Role::accumulate)
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] -= values_.at(g.output)[i];

@@ -1,7 +1,8 @@
 // Harness of the cases of operations, on any device.
 //
-// A case is a struct. It declares operands, runs operations on a Device, and gives the expected
-// values in double precision, a scalar loss, or both. The harness checks:
+// A case is a struct with an operation. It declares the operands of the operation's fields, runs it
+// on a Device, and gives the expected values in double precision, a scalar loss, or both. The
+// harness checks:
 // - Values: they are equal to the reference within the tolerance of the case.
 // - Gradients: they are equal to central finite differences of the loss. Small arrays are checked
 //   element by element. Large arrays are checked at a sample of elements, and along random
@@ -12,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -70,43 +72,48 @@ class OpCase {
   double bf16_tolerance = 4e-3;
   std::string note;  // parameters that are not visible in the shapes
 
-  void operand(const std::string& name, Role role, Shape shape, DType dtype, Numbers values);
+  // Name of an operand. If there is a field of an operation, the operand on the device is assigned
+  // to it before run(). `assign` may instead set several fields.
+  struct Name {
+    Name(const char* name_) : name(name_) {}
+    Name(const char* name_, std::function<void(View)> assign_) : name(name_), assign(std::move(assign_)) {}
+    template <class Field>
+    Name(const char* name_, Field& field) : Name(name_, [&field](View x) { field = x; }) {}
+    std::string name;
+    std::function<void(View)> assign = [](View) {};
+  };
+
+  void operand(Name name, Role role, Shape shape, DType dtype, Numbers values);
   // Returns normal numbers.
   Numbers normal(const std::string& name, Shape shape, double deviation = 1) const;
   // Returns integers in [low, high).
   Numbers whole(const std::string& name, Shape shape, Index low, Index high) const;
   // Declare operands. The default type is the compute type.
-  void in(const std::string& name, Shape shape, DType dtype = compute) {
-    operand(name, Role::in, shape, dtype, normal(name, shape));
+  void in(const Name& name, Shape shape, DType dtype = compute) {
+    operand(name, Role::in, shape, dtype, normal(name.name, shape));
   }
-  void in_if(bool present, const std::string& name, Shape shape, DType dtype = compute) {
+  void in_if(bool present, const Name& name, Shape shape, DType dtype = compute) {
     if (present) in(name, shape, dtype);
   }
-  void in(const std::string& name, Shape shape, Numbers values, DType dtype = compute) {
+  void in(const Name& name, Shape shape, Numbers values, DType dtype = compute) {
     operand(name, Role::in, shape, dtype, std::move(values));
   }
-  void hidden(const std::string& name, Shape shape) {
-    operand(name, Role::hidden, shape, compute, normal(name, shape));
-  }
-  void out(const std::string& name, Shape shape, DType dtype = compute) {
+  void hidden(const char* name, Shape shape) { operand(name, Role::hidden, shape, compute, normal(name, shape)); }
+  void out(const Name& name, Shape shape, DType dtype = compute) {
     operand(name, Role::out, shape, dtype, Numbers(static_cast<std::size_t>(shape.elements()), 0.0));
   }
-  void accumulate(const std::string& name, Shape shape, DType dtype = compute) {
-    operand(name, Role::accumulate, shape, dtype, normal(name, shape));
+  void accumulate(const Name& name, Shape shape, DType dtype = compute) {
+    operand(name, Role::accumulate, shape, dtype, normal(name.name, shape));
   }
-  // Declare "d" + of, the gradient of the loss with respect to `of`.
-  void out_gradient(const std::string& of, Shape shape, DType dtype = compute) {
-    out("d" + of, shape, dtype);
-    gradients.push_back({"d" + of, of});
+  // Declare "d" + of.name, the gradient of the loss with respect to `of`, which has the field.
+  void out_gradient(const Name& of, Shape shape, DType dtype = compute) { out(gradient_of(of), shape, dtype); }
+  void accumulate_gradient(const Name& of, Shape shape, DType dtype = compute) {
+    accumulate(gradient_of(of), shape, dtype);
   }
-  void accumulate_gradient(const std::string& of, Shape shape, DType dtype = compute) {
-    accumulate("d" + of, shape, dtype);
-    gradients.push_back({"d" + of, of});
+  void in_out(const Name& name, Shape shape, DType dtype = compute) {
+    operand(name, Role::in_out, shape, dtype, normal(name.name, shape));
   }
-  void in_out(const std::string& name, Shape shape, DType dtype = compute) {
-    operand(name, Role::in_out, shape, dtype, normal(name, shape));
-  }
-  void in_out(const std::string& name, Shape shape, Numbers values, DType dtype) {
+  void in_out(const Name& name, Shape shape, Numbers values, DType dtype) {
     operand(name, Role::in_out, shape, dtype, std::move(values));
   }
 
@@ -117,12 +124,18 @@ class OpCase {
  private:
   struct Operand {
     std::string name;
+    std::function<void(View)> assign;
     Role role;
     Shape shape;
     DType dtype;
     View view;
   };
 
+  Name gradient_of(Name of) {
+    gradients.push_back({"d" + of.name, of.name});
+    of.name = gradients.back().output;
+    return of;
+  }
   // Returns an operand without its values, between its guards.
   static std::vector<std::uint32_t> untouched(const Operand& o);
   void allocate_operands(Device& device);
@@ -137,6 +150,16 @@ class OpCase {
   Values values_;
   std::vector<DeviceMemory> memory_;
   std::vector<std::string> errors_;
+};
+
+// A case that runs one operation. Its constructor sets the fields of `op` that are no operands.
+template <class Operation>
+struct OperationCase : OpCase {
+  Operation op{};
+  void run(Device& device) override {
+    using ops::run;  // the operation may have a run() of its own
+    run(device, op);
+  }
 };
 
 }  // namespace sy::numerics

@@ -18,11 +18,11 @@ constexpr std::string_view operations[] = {
 
 // The cases of an operation in the type OpCase::compute.
 Cases cases_of(std::string_view operation) {
-  Cases cases(operation);
+  Cases cases{operation};
   for (const auto& add : {add_memory, add_gemms, add_norms, add_rotations_and_qk_norms, add_ffns, add_attention,
                           add_indexers, add_hashing, add_routing, add_dispatch, add_losses, add_optimizers})
     add(cases);
-  SY_ASSERT(!cases.all().empty(), "no cases of {}", operation);
+  SY_ASSERT(!cases.all.empty(), "no cases of {}", operation);
   return cases;
 }
 
@@ -30,7 +30,7 @@ Cases cases_of(std::string_view operation) {
 void check_cases(DType dtype, Device& device, OperationResult& result) {
   OpCase::compute = dtype;
   const Cases cases = cases_of(result.operation);
-  for (const auto& make : cases.all()) {
+  for (const auto& make : cases.all) {
     ++result.cases;
     std::string description = "a case that could not be made";
     const auto add_error = [&](std::string_view error) {

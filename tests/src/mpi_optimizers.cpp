@@ -111,8 +111,11 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       Numbers &w = weights[spec.name], &m = first[spec.name], &g = gradients[spec.name];
       const double decay = spec.decays ? t.weight_decay : 0;
       if (update_rule(spec.optimizer).name == "adamw") {
-        const reference::AdamW desc{static_cast<float>(t.beta1), static_cast<float>(t.beta2), static_cast<float>(t.eps),
-                                    static_cast<float>(decay)};
+        ops::AdamW desc{};
+        desc.beta1 = static_cast<float>(t.beta1);
+        desc.beta2 = static_cast<float>(t.beta2);
+        desc.eps = static_cast<float>(t.eps);
+        desc.weight_decay = static_cast<float>(decay);
         const auto s = static_cast<double>(step);
         reference::adamw(desc, coefficient, {optimizer_lr, 1 - std::pow(t.beta1, s), 1 - std::pow(t.beta2, s)}, g, w, m,
                          second[spec.name]);

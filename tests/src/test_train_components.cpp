@@ -159,8 +159,11 @@ TEST(DistributedOptimizer, StepsMatchAdamW) {
     for (Index i = 0; i < n; ++i) g[i] = matrix.grad.f32()[i] = static_cast<float>(random.normal(step * n + i));
     one.optimizer.step(train, lr, step);
     one.engine.store().finish_gradients();  // before the next gradient is written by hand
-    const reference::AdamW adamw{static_cast<float>(train.beta1), static_cast<float>(train.beta2),
-                                 static_cast<float>(train.eps), static_cast<float>(train.weight_decay)};
+    ops::AdamW adamw{};
+    adamw.beta1 = static_cast<float>(train.beta1);
+    adamw.beta2 = static_cast<float>(train.beta2);
+    adamw.eps = static_cast<float>(train.eps);
+    adamw.weight_decay = static_cast<float>(train.weight_decay);
     const double s = static_cast<double>(step);
     reference::adamw(adamw, 1, {lr, 1 - std::pow(train.beta1, s), 1 - std::pow(train.beta2, s)}, g, w, m, v);
     for (Index i = 0; i < n; ++i) ASSERT_NEAR(matrix.weight.f32()[i], w[i], 1e-6) << "step " << step;

@@ -9,22 +9,29 @@ namespace sy::numerics {
 // Tokens that count: all of them, two of three, or none.
 enum class RealTokens { all, some, none };
 
+template <class Operation>
 struct BatchNormCase : OpCase {
   static constexpr float eps = 1e-3f;
+  Operation op{};
   Index t, d;
   BatchNormCase(Rows s, RealTokens real, double deviation = 1) : t(s.t), d(s.d) {
     note = fmt::format("inputs of size {}", deviation);
     Numbers x = normal("x", {t, d}, deviation);
     for (double& value : x) value += 3 * deviation;
-    in("x", {t, d}, x);
+    in({"x", op.x}, {t, d}, x);
     if (real == RealTokens::all) return;
     Numbers mask(static_cast<std::size_t>(t));
     for (Index i = 0; i < t; ++i) mask[i] = real == RealTokens::some && i % 3 != 1;
-    in("mask", {t}, mask, DType::i32);
+    if constexpr (requires { op.mask; })
+      in({"mask", op.mask}, {t}, mask, DType::i32);
+    else
+      in("mask", {t}, mask, DType::i32);
   }
+  void run(Device& b) override { ops::run(b, op); }
   ref::ColumnMoments moments_of(Values& v) const { return ref::column_moments(t, d, v["x"], v["mask"]); }
   void add_moments() {
-    in("moments", {2 * d + 1}, ref::norm_moments(moments_of(values()), static_cast<double>(eps)), DType::f32);
+    in({"moments", op.moments}, {2 * d + 1}, ref::norm_moments(moments_of(values()), static_cast<double>(eps)),
+       DType::f32);
   }
   // Sums of dy and of dy * n: [2, d].
   Numbers gradient_sums(Values& v) const {
@@ -41,12 +48,9 @@ struct BatchNormCase : OpCase {
   }
 };
 
-struct BatchNormSums : BatchNormCase {
+struct BatchNormSums : BatchNormCase<ops::BatchNormSums> {
   BatchNormSums(Rows s, RealTokens real, double deviation) : BatchNormCase(s, real, deviation) {
-    out("sums", {2 * d + 1}, DType::f64);
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::BatchNormSums{.x = at("x"), .mask = at("mask"), .sums = at("sums")});
+    out({"sums", op.sums}, {2 * d + 1}, DType::f64);
   }
   void expect(Values& v) override {
     const ref::ColumnMoments m = moments_of(v);
@@ -59,13 +63,12 @@ struct BatchNormSums : BatchNormCase {
 };
 
 // Moments of tokens whose columns have means far from 0, or of running averages.
-struct BatchNormMoments : OpCase {
-  static constexpr float eps = 1e-3f, momentum = 0.1f;
+struct BatchNormMoments : OperationCase<ops::BatchNormMoments> {
   Index d;
   double count;  // number of real tokens; -1: there are no sums
-  bool averaged;
-  BatchNormMoments(Index columns, double tokens, bool with_averages)
-      : d(columns), count(tokens), averaged(with_averages) {
+  BatchNormMoments(Index columns, double tokens, bool averaged) : d(columns), count(tokens) {
+    op.eps = 1e-3f;
+    op.momentum = 0.1f;
     note = fmt::format("{} tokens", count);
     if (count >= 0) {
       Numbers sums(static_cast<std::size_t>(2 * d + 1));
@@ -74,22 +77,15 @@ struct BatchNormMoments : OpCase {
         sums[d + i] = count * (mean(i) * mean(i) + variance(i));
       }
       sums[2 * d] = count;
-      in("sums", {2 * d + 1}, sums, DType::f64);
+      in({"sums", op.sums}, {2 * d + 1}, sums, DType::f64);
     }
     Numbers averages = normal("averages", {2, d});
     for (double& average : averages) average = std::abs(average);
-    if (averaged) in_out("averages", {2, d}, averages, DType::f32);
-    out("moments", {2 * d + 1}, DType::f32);
+    if (averaged) in_out({"averages", op.averages}, {2, d}, averages, DType::f32);
+    out({"moments", op.moments}, {2 * d + 1}, DType::f32);
   }
   double mean(Index i) const { return count > 0 ? 100 - 7 * static_cast<double>(i) : 0; }
   double variance(Index i) const { return count > 1 ? 0.5 + static_cast<double>(i) : 0; }
-  void run(Device& b) override {
-    ops::run(b, ops::BatchNormMoments{.sums = at("sums"),
-                                      .eps = eps,
-                                      .momentum = momentum,
-                                      .averages = at("averages"),
-                                      .moments = at("moments")});
-  }
   void expect(Values& v) override {
     ref::ColumnMoments m;
     for (Index i = 0; i < d; ++i) {
@@ -97,8 +93,8 @@ struct BatchNormMoments : OpCase {
       m.variance.push_back(count >= 0 ? variance(i) : v["averages"][d + i]);
     }
     m.count = std::max(count, 0.0);
-    v["moments"] = ref::norm_moments(m, static_cast<double>(eps));
-    if (!averaged || count < 2) return;
+    v["moments"] = ref::norm_moments(m, static_cast<double>(op.eps));
+    if (!op.averages || count < 2) return;
     for (Index i = 0; i < d; ++i) {
       v["averages"][i] = 0.9 * v["averages"][i] + 0.1 * mean(i);
       v["averages"][d + i] = 0.9 * v["averages"][d + i] + 0.1 * variance(i) * count / (count - 1);
@@ -106,43 +102,29 @@ struct BatchNormMoments : OpCase {
   }
 };
 
-struct BatchNormForward : BatchNormCase {
+struct BatchNormForward : BatchNormCase<ops::BatchNormForward> {
   BatchNormForward(Rows s, bool biased) : BatchNormCase(s, RealTokens::some) {
     add_moments();
-    in("weight", {d});
-    in_if(biased, "bias", {d});
-    out("y", {t, d});
+    in({"weight", op.weight}, {d});
+    in_if(biased, {"bias", op.bias}, {d});
+    out({"y", op.y}, {t, d});
     tolerance = 2e-5;  // two equal tokens of a mean far from 0: 1 / sqrt(eps) times its rounding
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::BatchNormForward{
-                    .x = at("x"), .weight = at("weight"), .bias = at("bias"), .moments = at("moments"), .y = at("y")});
   }
   void expect(Values& v) override {
     v["y"] = ref::batch_norm(moments_of(v), static_cast<double>(eps), v["x"], v["weight"], v["bias"]);
   }
 };
 
-struct BatchNormGradientSums : BatchNormCase {
+struct BatchNormGradientSums : BatchNormCase<ops::BatchNormGradientSums> {
   BatchNormGradientSums(Rows s, RealTokens real, bool biased) : BatchNormCase(s, real) {
     add_moments();
-    in("dy", {t, d});
+    in({"dy", op.dy}, {t, d});
     hidden("weight", {d});
     if (biased) hidden("bias", {d});
-    out("sums", {2, d}, DType::f64);
-    accumulate_gradient("weight", {d}, DType::f32);
-    if (biased) {
-      accumulate_gradient("bias", {d}, DType::f32);
-    }
+    out({"sums", op.sums}, {2, d}, DType::f64);
+    accumulate_gradient({"weight", op.dweight}, {d}, DType::f32);
+    if (biased) accumulate_gradient({"bias", op.dbias}, {d}, DType::f32);
     tolerance = 3e-6;
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::BatchNormGradientSums{.dy = at("dy"),
-                                           .x = at("x"),
-                                           .moments = at("moments"),
-                                           .dweight = at("dweight"),
-                                           .dbias = at("dbias"),
-                                           .sums = at("sums")});
   }
   void expect(Values& v) override {
     const Numbers sums = gradient_sums(v);
@@ -155,23 +137,14 @@ struct BatchNormGradientSums : BatchNormCase {
   double loss(Values& v) override { return loss_of(v); }
 };
 
-struct BatchNormBackward : BatchNormCase {
+struct BatchNormBackward : BatchNormCase<ops::BatchNormBackward> {
   BatchNormBackward(Rows s, RealTokens real) : BatchNormCase(s, real) {
     add_moments();
-    in("dy", {t, d});
-    in("weight", {d});
-    in("sums", {2, d}, gradient_sums(values()), DType::f64);
-    accumulate_gradient("x", {t, d});
+    in({"dy", op.dy}, {t, d});
+    in({"weight", op.weight}, {d});
+    in({"sums", op.sums}, {2, d}, gradient_sums(values()), DType::f64);
+    accumulate_gradient({"x", op.dx}, {t, d});
     gradient_tolerance = 5e-5;  // as that of BatchNormForward
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::BatchNormBackward{.dy = at("dy"),
-                                       .x = at("x"),
-                                       .weight = at("weight"),
-                                       .moments = at("moments"),
-                                       .sums = at("sums"),
-                                       .mask = at("mask"),
-                                       .dx = at("dx")});
   }
   double loss(Values& v) override { return loss_of(v); }
 };

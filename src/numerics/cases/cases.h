@@ -11,20 +11,14 @@
 namespace sy::numerics {
 
 // Cases of one operation. Each is made when it runs, so that one case at a time holds memory.
-class Cases {
- public:
-  explicit Cases(std::string_view operation) : operation_(operation) {}
+struct Cases {
+  std::string_view operation;
+  std::vector<std::function<std::unique_ptr<OpCase>()>> all = {};
   // Adds a case of Operation. The cases of other operations are left out.
   template <class Operation, class Case, class... Arguments>
   void add(Arguments... arguments) {
-    if (Operation::name == operation_)
-      make_.push_back([=]() -> std::unique_ptr<OpCase> { return std::make_unique<Case>(arguments...); });
+    if (Operation::name == operation) all.push_back([=] { return std::make_unique<Case>(arguments...); });
   }
-  const std::vector<std::function<std::unique_ptr<OpCase>()>>& all() const { return make_; }
-
- private:
-  std::string_view operation_;
-  std::vector<std::function<std::unique_ptr<OpCase>()>> make_;
 };
 
 // Sizes of rows: few elements, and more than a vector in each dimension.

@@ -20,12 +20,11 @@ struct FillCase : OpCase {
   void expect(Values& v) override { v["filled"].assign(v["filled"].size(), 0.75); }
 };
 
-struct CopyCase : OpCase {
+struct CopyCase : OperationCase<ops::Copy> {
   explicit CopyCase(Index n) {
-    in("x", {n});
-    out("copied", {n});
+    in({"x", op.x}, {n});
+    out({"copied", op.y}, {n});
   }
-  void run(Device& device) override { ops::run(device, ops::Copy{.x = at("x"), .y = at("copied")}); }
   void expect(Values& v) override { v["copied"] = v["x"]; }
 };
 
@@ -46,12 +45,11 @@ struct ConvertCase : OpCase {
   }
 };
 
-struct AddCase : OpCase {
+struct AddCase : OperationCase<ops::Add> {
   explicit AddCase(Index n) {
-    in("x", {n});
-    in_out("sum", {n});
+    in({"x", op.x}, {n});
+    in_out({"sum", op.y}, {n});
   }
-  void run(Device& device) override { ops::run(device, ops::Add{.x = at("x"), .y = at("sum")}); }
   void expect(Values& v) override {
     for (std::size_t i = 0; i < v["x"].size(); ++i) v["sum"][i] += v["x"][i];
   }
@@ -65,23 +63,21 @@ struct ScaleCase : OpCase {
   }
 };
 
-struct SumSquaresCase : OpCase {
+struct SumSquaresCase : OperationCase<ops::SumSquares> {
   explicit SumSquaresCase(Index n) {
-    in("numbers", {n}, DType::f32);
-    operand("squares", Role::accumulate, {1}, DType::f64, {2.5});
+    in({"numbers", op.x}, {n}, DType::f32);
+    operand({"squares", op.out}, Role::accumulate, {1}, DType::f64, {2.5});
   }
-  void run(Device& device) override { ops::run(device, ops::SumSquares{.x = at("numbers"), .out = at("squares")}); }
   void expect(Values& v) override { v["squares"] = {2.5 + ref::dot(v["numbers"], v["numbers"])}; }
 };
 
 // Whole numbers are compared exactly.
-struct BitSumCase : OpCase {
+struct BitSumCase : OperationCase<ops::BitSum> {
   BitSumCase(Index n, DType type) : narrow(type == DType::bf16) {
     tolerance = 0;
-    in("x", {n}, type);
-    operand("sum", Role::accumulate, {1}, DType::i32, {-7});
+    in({"x", op.x}, {n}, type);
+    operand({"sum", op.out}, Role::accumulate, {1}, DType::i32, {-7});
   }
-  void run(Device& device) override { ops::run(device, ops::BitSum{.x = at("x"), .out = at("sum")}); }
   void expect(Values& v) override {
     std::uint32_t sum = 0;
     for (const double x : v["x"]) {

@@ -20,92 +20,74 @@ inline Numbers without_kinks(const FfnActivation& desc, Numbers x) {
   return x;
 }
 
+template <class Operation>
 struct ActivationCase : OpCase {
-  FfnActivation desc;
+  Operation op{};
   Index r, f;
-  ActivationCase(FfnActivation a, Rows s, bool scaled, double deviation) : desc(a), r(s.t), f(s.d) {
+  ActivationCase(FfnActivation a, Rows s, bool scaled, double deviation) : r(s.t), f(s.d) {
+    op.activation = a;
     note = fmt::format("activation {} beta {} limit {}", static_cast<int>(a.act), a.beta, a.limit);
     const Shape hidden_shape = {r, a.gated ? 2 * f : f};
-    in("h", hidden_shape, without_kinks(desc, normal("h", hidden_shape, deviation)));
-    in_if(scaled, "row_scale", {r}, DType::f32);
+    in({"h", op.h}, hidden_shape, without_kinks(a, normal("h", hidden_shape, deviation)));
+    in_if(scaled, {"row_scale", op.row_scale}, {r}, DType::f32);
   }
-  Numbers forward(Values& v) const { return ref::ffn_activation(desc, r, f, v["h"], v["row_scale"]); }
+  void run(Device& b) override { ops::run(b, op); }
+  Numbers forward(Values& v) const { return ref::ffn_activation(op.activation, r, f, v["h"], v["row_scale"]); }
 };
 
-struct ActivationForward : ActivationCase {
+struct ActivationForward : ActivationCase<ops::ActivationForward> {
   ActivationForward(FfnActivation a, Rows s, bool scaled, double deviation) : ActivationCase(a, s, scaled, deviation) {
-    out("y", {r, f});
+    out({"y", op.y}, {r, f});
     tolerance = 2e-6;  // the formula of erf has an absolute error of 1.5e-7, times x and the scale
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::ActivationForward{.h = at("h"), .row_scale = at("row_scale"), .activation = desc, .y = at("y")});
   }
   void expect(Values& v) override { v["y"] = forward(v); }
 };
 
 // activated: the operation writes the activation, too
-struct ActivationBackward : ActivationCase {
+struct ActivationBackward : ActivationCase<ops::ActivationBackward> {
   ActivationBackward(FfnActivation a, Rows s, bool scaled, bool activated) : ActivationCase(a, s, scaled, 1) {
-    in("dy", {r, f});
-    out_gradient("h", {r, a.gated ? 2 * f : f});
-    if (activated) out("y", {r, f});
+    in({"dy", op.dy}, {r, f});
+    out_gradient({"h", op.dh}, {r, a.gated ? 2 * f : f});
+    if (activated) out({"y", op.y}, {r, f});
     tolerance = 2e-6;  // as of ActivationForward
-    if (!scaled) return;
-    out_gradient("row_scale", {r}, DType::f32);
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::ActivationBackward{.dy = at("dy"),
-                                        .h = at("h"),
-                                        .row_scale = at("row_scale"),
-                                        .activation = desc,
-                                        .dh = at("dh"),
-                                        .drow_scale = at("drow_scale"),
-                                        .y = at("y")});
+    if (scaled) out_gradient({"row_scale", op.drow_scale}, {r}, DType::f32);
   }
   void expect(Values& v) override {
-    if (at("y")) v["y"] = forward(v);
+    if (op.y) v["y"] = forward(v);
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
 };
 
 // shift: added to both parameters. deviation: of h.
+template <class Operation>
 struct XieluCase : OpCase {
+  Operation op{};
   Index r, f;
   XieluCase(Rows s, double shift, double deviation) : r(s.t), f(s.d) {
-    in("h", {r, f}, normal("h", {r, f}, deviation));
-    in("parameters", {2}, Numbers{shift + 0.2, shift - 1.05}, DType::f32);
+    in({"h", op.h}, {r, f}, normal("h", {r, f}, deviation));
+    in({"parameters", op.parameters}, {2}, Numbers{shift + 0.2, shift - 1.05}, DType::f32);
   }
+  void run(Device& b) override { ops::run(b, op); }
   Numbers forward(Values& v) const { return ref::xielu(v["h"], v["parameters"]); }
 };
 
-struct XieluForward : XieluCase {
-  XieluForward(Rows s, double shift, double deviation) : XieluCase(s, shift, deviation) { out("y", {r, f}); }
-  void run(Device& b) override {
-    ops::run(b, ops::XieluForward{.h = at("h"), .parameters = at("parameters"), .y = at("y")});
-  }
+struct XieluForward : XieluCase<ops::XieluForward> {
+  XieluForward(Rows s, double shift, double deviation) : XieluCase(s, shift, deviation) { out({"y", op.y}, {r, f}); }
   void expect(Values& v) override { v["y"] = forward(v); }
 };
 
-struct XieluBackward : XieluCase {
-  bool learned;
-  XieluBackward(Rows s, double shift, bool with_parameters) : XieluCase(s, shift, 1), learned(with_parameters) {
-    in("dy", {r, f});
-    out_gradient("h", {r, f});
-    if (learned) out("dparameters", {r, 2}, DType::f32);
+struct XieluBackward : XieluCase<ops::XieluBackward> {
+  XieluBackward(Rows s, double shift, bool learned) : XieluCase(s, shift, 1) {
+    in({"dy", op.dy}, {r, f});
+    out_gradient({"h", op.dh}, {r, f});
+    if (learned) out({"dparameters", op.dparameters}, {r, 2}, DType::f32);
     tolerance = 1e-5;
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::XieluBackward{.dy = at("dy"),
-                                   .h = at("h"),
-                                   .parameters = at("parameters"),
-                                   .dh = at("dh"),
-                                   .dparameters = at("dparameters")});
   }
   double loss(Values& v) override { return ref::dot(v["dy"], forward(v)); }
   // dparameters: by central differences of the reference, row by row.
   void expect(Values& v) override {
     constexpr double step = 1e-5;
-    for (Index i = 0; i < (learned ? r * 2 : 0); ++i) {
+    for (Index i = 0; i < (op.dparameters ? r * 2 : 0); ++i) {
       double change = 0;
       for (const double side : {step, -step}) {
         Numbers parameters = v["parameters"];
@@ -135,28 +117,30 @@ const FfnSizes ffn_sizes[] = {{{}, 0, 3, 4},
                               {{0, 7, 0, 50, 1}, 58, 5, 17},
                               {{0, 7, 0, 150, 1}, 158, 40, 72}};
 
+template <class Operation>
 struct FfnCase : OpCase {
-  FfnActivation desc;
+  Operation op{};
   FfnSizes s;
   Index width, tokens;
   bool indexed;
   std::vector<std::int32_t> host;
 
-  FfnCase(FfnActivation a, const FfnSizes& sizes, bool by_index)
-      : desc(a),
-        s(sizes),
-        width(a.gated ? 2 * sizes.f : sizes.f),
-        tokens(by_index ? 40 : sizes.rows),
-        indexed(by_index) {
+  // x: the operand of `op` whose rows the GEMM reads
+  FfnCase(FfnActivation a, const FfnSizes& sizes, GatheredRows Operation::*x, bool by_index)
+      : s(sizes), width(a.gated ? 2 * s.f : s.f), tokens(by_index ? 40 : s.rows), indexed(by_index) {
+    op.activation = a;
     note = fmt::format("activation {} {}", static_cast<int>(a.act), a.gated ? "gated" : "plain");
     host.push_back(0);
     for (Index n : s.counts) host.push_back(host.back() + static_cast<std::int32_t>(n));
-    if (s.stack()) in("offsets", {s.experts() + 1}, Numbers(host.begin(), host.end()), DType::i32);
-    if (indexed) in("index", {s.rows}, whole("index", {s.rows}, 0, tokens), DType::i32);
+    if (s.stack()) {
+      op.groups.host = host.data();
+      in({"offsets", op.groups.offsets}, {s.experts() + 1}, Numbers(host.begin(), host.end()), DType::i32);
+    }
+    if (indexed) in({"index", (op.*x).index}, {s.rows}, whole("index", {s.rows}, 0, tokens), DType::i32);
     tolerance = gradient_tolerance = 2e-5;
     bf16_tolerance = 0.1;  // products of large rounded values of h; FfnBits compares exactly
   }
-  GroupOffsets groups() const { return s.stack() ? GroupOffsets{at("offsets"), host.data()} : GroupOffsets{}; }
+  void run(Device& b) override { ops::run(b, op); }
   Shape of_experts(Index rows, Index cols) const {
     return s.stack() ? Shape{s.experts(), rows, cols} : Shape{rows, cols};
   }
@@ -167,27 +151,18 @@ struct FfnCase : OpCase {
   Numbers permuted(Values& v, const std::string& x) const {
     return indexed ? ref::permute(s.d, v[x], v["index"]) : v[x];
   }
-  Numbers activated(Values& v) const { return ref::ffn_activation(desc, s.rows, s.f, v["h"], v["row_scale"]); }
+  Numbers activated(Values& v) const { return ref::ffn_activation(op.activation, s.rows, s.f, v["h"], v["row_scale"]); }
 };
 
-struct FfnForward : FfnCase {
-  FfnForward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool biased) : FfnCase(a, sizes, by_index) {
-    in("x", {tokens, s.d});
-    in("w", of_experts(width, s.d));
-    in_if(biased, "bias", s.stack() ? Shape{s.experts(), width} : Shape{width});
-    in_if(biased, "row_scale", {s.rows}, DType::f32);
-    out("h", {s.rows, width});
-    out("y", {s.rows, s.f});
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::FfnForward{.x = GatheredRows(at("x"), at("index")),
-                                .w = at("w"),
-                                .bias = at("bias"),
-                                .groups = groups(),
-                                .row_scale = at("row_scale"),
-                                .activation = desc,
-                                .h = at("h"),
-                                .y = at("y")});
+struct FfnForward : FfnCase<ops::FfnForward> {
+  FfnForward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool biased)
+      : FfnCase(a, sizes, &ops::FfnForward::x, by_index) {
+    in({"x", op.x.values}, {tokens, s.d});
+    in({"w", op.w}, of_experts(width, s.d));
+    in_if(biased, {"bias", op.bias}, s.stack() ? Shape{s.experts(), width} : Shape{width});
+    in_if(biased, {"row_scale", op.row_scale}, {s.rows}, DType::f32);
+    out({"h", op.h}, {s.rows, width});
+    out({"y", op.y}, {s.rows, s.f});
   }
   void expect(Values& v) override {
     v["h"] = ref::grouped_gemm(width, s.d, permuted(v, "x"), v["w"], offsets());
@@ -196,29 +171,18 @@ struct FfnForward : FfnCase {
   }
 };
 
-struct FfnBackward : FfnCase {
-  FfnBackward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool scaled) : FfnCase(a, sizes, by_index) {
+struct FfnBackward : FfnCase<ops::FfnBackward> {
+  FfnBackward(FfnActivation a, const FfnSizes& sizes, bool by_index, bool scaled)
+      : FfnCase(a, sizes, &ops::FfnBackward::dout, by_index) {
     // The gradient with respect to the activation's output is rounded.
     if (compute == DType::bf16) gradient_tolerance = 0.01;
-    in("dout", {tokens, s.d});
-    in("w", of_experts(s.d, s.f));
-    in("h", {s.rows, width}, without_kinks(desc, normal("h", {s.rows, width})));
-    in_if(scaled, "row_scale", {s.rows}, DType::f32);
-    out_gradient("h", {s.rows, width});
-    out("y", {s.rows, s.f});
-    if (!scaled) return;
-    out_gradient("row_scale", {s.rows}, DType::f32);
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::FfnBackward{.dout = GatheredRows(at("dout"), at("index")),
-                                 .w = at("w"),
-                                 .groups = groups(),
-                                 .h = at("h"),
-                                 .row_scale = at("row_scale"),
-                                 .activation = desc,
-                                 .dh = at("dh"),
-                                 .drow_scale = at("drow_scale"),
-                                 .y = at("y")});
+    in({"dout", op.dout.values}, {tokens, s.d});
+    in({"w", op.w}, of_experts(s.d, s.f));
+    in({"h", op.h}, {s.rows, width}, without_kinks(a, normal("h", {s.rows, width})));
+    in_if(scaled, {"row_scale", op.row_scale}, {s.rows}, DType::f32);
+    out_gradient({"h", op.dh}, {s.rows, width});
+    out({"y", op.y}, {s.rows, s.f});
+    if (scaled) out_gradient({"row_scale", op.drow_scale}, {s.rows}, DType::f32);
   }
   void expect(Values& v) override { v["y"] = activated(v); }
   double loss(Values& v) override {

@@ -15,32 +15,31 @@ struct IndexerShape {
   bool documents = false, cache = false;
 };
 
+template <class Operation>
 struct IndexerCase : OpCase {
+  Operation op{};
   IndexerShape a;
   explicit IndexerCase(IndexerShape shape) : a(shape) {
+    IndexScores& operands = op.scores;
+    operands.queries = a.s;
+    operands.first = a.first;
+    operands.mask.query_offset = a.cache ? 0 : a.keys - a.s;
+    operands.scale = static_cast<float>(scale());
     note = fmt::format("{} of {} queries from {} on", a.t, a.b * a.s, a.first);
-    in("q", {a.t, a.heads, a.width});
-    in("weights", {a.t, a.heads});
-    in("k", {a.b, a.keys, a.width});
+    in({"q", operands.q}, {a.t, a.heads, a.width});
+    in({"weights", operands.weights}, {a.t, a.heads});
+    in({"k", operands.k}, {a.b, a.keys, a.width});
     if (a.documents) {
       Numbers starts;
       for (Index i = 0; i < a.b * a.s; ++i) starts.push_back(static_cast<double>(i % a.s - i % a.s % 5));
-      in("document_start", {a.b, a.s}, starts, DType::i32);
+      in({"document_start", operands.mask.document_start}, {a.b, a.s}, starts, DType::i32);
     }
-    if (a.cache) in("offsets", {a.b}, whole("offsets", {a.b}, 0, a.keys - a.s + 1), DType::i32);
+    if (a.cache)
+      in({"offsets", operands.mask.query_offsets}, {a.b}, whole("offsets", {a.b}, 0, a.keys - a.s + 1), DType::i32);
     tolerance = 1e-5;
   }
+  void run(Device& b) override { ops::run(b, op); }
   double scale() const { return 1 / std::sqrt(static_cast<double>(a.heads * a.width)); }
-  IndexScores operands() const {
-    const Index offset = a.cache ? 0 : a.keys - a.s;
-    return {.q = at("q"),
-            .weights = at("weights"),
-            .k = at("k"),
-            .queries = a.s,
-            .first = a.first,
-            .mask = {.query_offset = offset, .document_start = at("document_start"), .query_offsets = at("offsets")},
-            .scale = static_cast<float>(scale())};
-  }
   ref::IndexOperands reference(Values& v) const {
     return {v["q"], v["weights"], v["k"], a.heads, a.width, a.s, a.keys, a.first, scale()};
   }
@@ -52,14 +51,15 @@ struct IndexerCase : OpCase {
   }
   // Adds the operand `selected`: the n keys of the largest scores; no selection if n is 0.
   void select(Index n) {
-    if (n > 0) in("selected", {a.t, n}, ref::topk_keys(a.keys, n, scores(values())), DType::i32);
+    if (n > 0) in({"selected", op.selected}, {a.t, n}, ref::topk_keys(a.keys, n, scores(values())), DType::i32);
   }
 };
 
-struct TopkKeys : IndexerCase {
+struct TopkKeys : IndexerCase<ops::TopkKeys> {
   Index n;
-  TopkKeys(IndexerShape shape, Index count) : IndexerCase(shape), n(count) { out("selected", {a.t, n}, DType::i32); }
-  void run(Device& b) override { ops::run(b, ops::TopkKeys{.scores = operands(), .selected = at("selected")}); }
+  TopkKeys(IndexerShape shape, Index count) : IndexerCase(shape), n(count) {
+    out({"selected", op.selected}, {a.t, n}, DType::i32);
+  }
   void expect(Values& v) override { v["selected"] = ref::topk_keys(a.keys, n, scores(v)); }
 };
 
@@ -70,9 +70,9 @@ struct TopkKeysOfEqualScores : TopkKeys {
   }
 };
 
-struct IndexerLoss : IndexerCase {
-  static constexpr float factor = 0.25f;
+struct IndexerLoss : IndexerCase<ops::IndexerLoss> {
   IndexerLoss(IndexerShape shape, Index n) : IndexerCase(shape) {
+    op.factor = 0.25f;
     select(n);
     const Index columns = n > 0 ? n : a.keys;
     Numbers attention = normal("attention", {a.t, columns});
@@ -81,47 +81,31 @@ struct IndexerLoss : IndexerCase {
       attention[i] = of_columns[i] == ref::hidden_score ? 0 : std::abs(attention[i]);
       if (i / static_cast<std::size_t>(columns) == 1) attention[i] = 0;  // query 1 has no weights
     }
-    in("attention", {a.t, columns}, attention, DType::f32);
-    out("dscores", {a.t, columns}, DType::f32);
-    accumulate("loss", {1}, DType::f64);
+    in({"attention", op.attention}, {a.t, columns}, attention, DType::f32);
+    out({"dscores", op.dscores}, {a.t, columns}, DType::f32);
+    accumulate({"loss", op.loss}, {1}, DType::f64);
     tolerance = 2e-5;
   }
   Numbers columns_of(const Numbers& of_keys, double absent) {
     return ref::selected_values(a.keys, of_keys, values()["selected"], absent);
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::IndexerLoss{.scores = operands(),
-                                 .selected = at("selected"),
-                                 .attention = at("attention"),
-                                 .factor = factor,
-                                 .dscores = at("dscores"),
-                                 .loss = at("loss")});
   }
   void expect(Values& v) override {
     const Index n = static_cast<Index>(v["attention"].size()) / a.t;
     const ref::IndexerLoss want = ref::indexer_loss(n, columns_of(scores(v), ref::hidden_score), v["attention"]);
     v["loss"][0] += want.loss;
     v["dscores"] = want.dscores;
-    for (double& gradient : v["dscores"]) gradient *= static_cast<double>(factor);
+    for (double& gradient : v["dscores"]) gradient *= static_cast<double>(op.factor);
   }
 };
 
-struct IndexerBackward : IndexerCase {
+struct IndexerBackward : IndexerCase<ops::IndexerBackward> {
   IndexerBackward(IndexerShape shape, Index n) : IndexerCase(shape) {
     select(n);
-    in("dscores", {a.t, n > 0 ? n : a.keys}, DType::f32);
-    out("dq", {a.t, a.heads, a.width});
-    out("dweights", {a.t, a.heads});
-    out("dk", {a.b, a.keys, a.width});
+    in({"dscores", op.dscores}, {a.t, n > 0 ? n : a.keys}, DType::f32);
+    out({"dq", op.dq}, {a.t, a.heads, a.width});
+    out({"dweights", op.dweights}, {a.t, a.heads});
+    out({"dk", op.dk}, {a.b, a.keys, a.width});
     bf16_tolerance = 2e-2;  // a device may round the gradients of products
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::IndexerBackward{.scores = operands(),
-                                     .selected = at("selected"),
-                                     .dscores = at("dscores"),
-                                     .dq = at("dq"),
-                                     .dweights = at("dweights"),
-                                     .dk = at("dk")});
   }
   void expect(Values& v) override {
     const Numbers all = scores(v), &selected = v["selected"], &dscores = v["dscores"];
@@ -141,14 +125,16 @@ struct IndexerBackward : IndexerCase {
 
 // Attention of grouped heads over s tokens, to all keys (n = 0) or to every third key from n * 3
 // positions back on, and to the query's own.
-struct AttentionKeySums : OpCase {
+struct AttentionKeySums : OperationCase<ops::AttentionKeySums> {
   Index B, S, H, K, hd, n;
   float softcap;
   AttentionKeySums(Index sequences, Index tokens, Index heads, Index kv_heads, Index width, Index selected, float cap)
       : B(sequences), S(tokens), H(heads), K(kv_heads), hd(width), n(selected), softcap(cap) {
+    op.desc.scale = static_cast<float>(scale());
+    op.desc.softcap = softcap;
     note = fmt::format("{} heads, {} of keys, cap {}", H, K, softcap);
-    in("q", {B, S, H, hd});
-    in("k", {B, S, K, hd});
+    in({"q", op.q}, {B, S, H, hd});
+    in({"k", op.k}, {B, S, K, hd});
     Numbers list;
     for (Index t = 0; t < B * S && n > 0; ++t) {
       Index count = 0;
@@ -156,14 +142,14 @@ struct AttentionKeySums : OpCase {
         if ((t % S - j) % 3 == 0) list.push_back(static_cast<double>(j)), ++count;
       list.insert(list.end(), static_cast<std::size_t>(n - count), -1.0);
     }
-    if (n > 0) in("selected", {B, S, n}, list, DType::i32);
+    if (n > 0) in({"selected", op.desc.mask.selected}, {B, S, n}, list, DType::i32);
     Values& v = values();
     const Numbers no_values(static_cast<std::size_t>(B * S * K));
-    in("lse", {B, H, S},
+    in({"lse", op.lse}, {B, H, S},
        ref::attention(B, heads_of_q(v), heads_of_k(v), {no_values.data(), S, K, 0, K, 1}, scale(), softcap, sees(v))
            .lse,
        DType::f32);
-    out("sums", {B * S, n > 0 ? n : S}, DType::f32);
+    out({"sums", op.sums}, {B * S, n > 0 ? n : S}, DType::f32);
     tolerance = 2e-5;
   }
   double scale() const { return 1.5 / std::sqrt(static_cast<double>(hd)); }
@@ -174,12 +160,6 @@ struct AttentionKeySums : OpCase {
       const auto row = list.begin() + (b * S + i) * n;
       return j <= i && (n == 0 || std::find(row, row + n, static_cast<double>(j)) != row + n);
     };
-  }
-  void run(Device& device) override {
-    AttentionDesc desc{.scale = static_cast<float>(scale()), .softcap = softcap};
-    desc.mask.selected = at("selected");
-    ops::run(device,
-             ops::AttentionKeySums{.q = at("q"), .k = at("k"), .lse = at("lse"), .desc = desc, .sums = at("sums")});
   }
   void expect(Values& v) override {
     const Numbers sums = ref::attention_key_sums(B, heads_of_q(v), heads_of_k(v), v["lse"], scale(), softcap, sees(v));

@@ -15,23 +15,24 @@ struct LshSizes {
   bool padded = false;
 };
 
-// x and v are columns of one operand, as in a model.
-struct LshCase : OpCase {
+// x and v are columns of one operand, as in a model. The operations share some fields of `op`.
+struct LshCase : OperationCase<ops::LshAttentionForward> {
   LshSizes a;
   explicit LshCase(LshSizes sizes) : a(std::move(sizes)) {
     const ref::LshShape& s = a.s;
     note = fmt::format("{} rounds of chunks of {}, {} before, {} after, {}", a.rounds, s.chunk, s.before, s.after,
                        s.causal ? "causal" : "both sides");
     if (s.hd == s.vd) {
-      in("xv", {s.B, s.S, 2 * s.H, s.hd});
+      in({"xv", [this](View xv) { split(xv, op.x, op.v); }}, {s.B, s.S, 2 * s.H, s.hd});
     } else {
-      in("x", {s.B, s.S, s.H, s.hd});
-      in("v", {s.B, s.S, s.H, s.vd});
+      in({"x", op.x}, {s.B, s.S, s.H, s.hd});
+      in({"v", op.v}, {s.B, s.S, s.H, s.vd});
     }
+    op.desc = {s.chunk, s.before, s.after, s.causal, static_cast<float>(s.scale), static_cast<float>(s.epsilon)};
     if (a.padded) {
       Numbers lengths;
       for (Index b = 0; b < s.B; ++b) lengths.push_back(static_cast<double>(std::max<Index>(1, s.S - 1 - 3 * b)));
-      in("lengths", {s.B}, lengths, DType::i32);
+      in({"lengths", op.lengths}, {s.B}, lengths, DType::i32);
     }
     if (a.rounds == 0) return;
     Index half = 0;
@@ -40,8 +41,11 @@ struct LshCase : OpCase {
   }
   Index entries() const { return round_up(a.s.S, a.s.chunk); }
   bool is_fused() const { return a.s.hd == a.s.vd; }
-  ConstHeads x() const { return is_fused() ? ConstHeads(at("xv"), 0, a.s.H) : ConstHeads(at("x")); }
-  ConstHeads v() const { return is_fused() ? ConstHeads(at("xv"), a.s.H, a.s.H) : ConstHeads(at("v")); }
+  template <class H>
+  void split(View xv, H& x, H& v) const {
+    x = heads_of(xv, 0, a.s.H);
+    v = heads_of(xv, a.s.H, a.s.H);
+  }
   // Heads [first, first + H) of the operand that both share.
   Numbers half_of(const Numbers& both, Index first) const {
     Numbers out;
@@ -56,10 +60,6 @@ struct LshCase : OpCase {
     if (a.rounds == 0) return ref::lsh_positions(a.s, values["lengths"]);
     return ref::lsh_order(a.s, a.rounds, a.factors, entries(), x_of(values), values["rotations"], values["lengths"]);
   }
-  LshDesc desc() const {
-    return {
-        a.s.chunk, a.s.before, a.s.after, a.s.causal, static_cast<float>(a.s.scale), static_cast<float>(a.s.epsilon)};
-  }
   // A sequence of at most one chunk is seen once, if it has no order.
   ref::LshShape shape() const {
     ref::LshShape s = a.s;
@@ -67,7 +67,7 @@ struct LshCase : OpCase {
     return s;
   }
   void set_order() {
-    if (a.rounds > 0) in("order", {a.s.B, a.s.H, a.rounds, entries()}, order_of(values()), DType::i32);
+    if (a.rounds > 0) in({"order", op.order}, {a.s.B, a.s.H, a.rounds, entries()}, order_of(values()), DType::i32);
   }
   ref::LshAttention reference(Values& values) const {
     const Numbers& order = values["order"];
@@ -80,10 +80,10 @@ struct LshSort : LshCase {
     out("order", {a.s.B, a.s.H, a.rounds, entries()}, DType::i32);
   }
   void run(Device& b) override {
-    ops::run(b, ops::LshSort{.x = x(),
+    ops::run(b, ops::LshSort{.x = op.x,
                              .rotations = at("rotations"),
                              .factors = a.factors,
-                             .lengths = at("lengths"),
+                             .lengths = op.lengths,
                              .order = at("order")});
   }
   void expect(Values& v) override { v["order"] = order_of(v); }
@@ -92,18 +92,9 @@ struct LshSort : LshCase {
 struct LshAttentionForward : LshCase {
   explicit LshAttentionForward(LshSizes sizes) : LshCase(std::move(sizes)) {
     set_order();
-    out("out", {a.s.B, a.s.S, a.s.H, a.s.vd});
-    out("lse", {a.s.B, a.s.H, a.s.S}, DType::f32);
+    out({"out", op.out}, {a.s.B, a.s.S, a.s.H, a.s.vd});
+    out({"lse", op.lse}, {a.s.B, a.s.H, a.s.S}, DType::f32);
     tolerance = 1e-5;
-  }
-  void run(Device& b) override {
-    ops::run(b, ops::LshAttentionForward{.x = x(),
-                                         .v = v(),
-                                         .order = at("order"),
-                                         .lengths = at("lengths"),
-                                         .desc = desc(),
-                                         .out = at("out"),
-                                         .lse = at("lse")});
   }
   void expect(Values& v) override {
     const ref::LshAttention want = reference(v);
@@ -113,33 +104,29 @@ struct LshAttentionForward : LshCase {
 };
 
 struct LshAttentionBackward : LshCase {
+  ops::LshAttentionBackward backward{};
   explicit LshAttentionBackward(LshSizes sizes) : LshCase(std::move(sizes)) {
     set_order();
     const ref::LshAttention saved = reference(values());
-    in("out", {a.s.B, a.s.S, a.s.H, a.s.vd}, saved.out);
-    in("lse", {a.s.B, a.s.H, a.s.S}, saved.lse, DType::f32);
-    in("dout", {a.s.B, a.s.S, a.s.H, a.s.vd});
+    in({"out", backward.out}, {a.s.B, a.s.S, a.s.H, a.s.vd}, saved.out);
+    in({"lse", backward.lse}, {a.s.B, a.s.H, a.s.S}, saved.lse, DType::f32);
+    in({"dout", backward.dout}, {a.s.B, a.s.S, a.s.H, a.s.vd});
     if (is_fused()) {
-      out_gradient("xv", {a.s.B, a.s.S, 2 * a.s.H, a.s.hd});
+      out_gradient({"xv", [this](View dxv) { split(dxv, backward.dx, backward.dv); }},
+                   {a.s.B, a.s.S, 2 * a.s.H, a.s.hd});
     } else {
-      out_gradient("x", {a.s.B, a.s.S, a.s.H, a.s.hd});
-      out_gradient("v", {a.s.B, a.s.S, a.s.H, a.s.vd});
+      out_gradient({"x", backward.dx}, {a.s.B, a.s.S, a.s.H, a.s.hd});
+      out_gradient({"v", backward.dv}, {a.s.B, a.s.S, a.s.H, a.s.vd});
     }
     gradient_tolerance = compute == DType::bf16 ? 2e-2 : 2e-5;
   }
   void run(Device& b) override {
-    const Heads dx = is_fused() ? Heads(at("dxv"), 0, a.s.H) : Heads(at("dx")),
-                dv = is_fused() ? Heads(at("dxv"), a.s.H, a.s.H) : Heads(at("dv"));
-    ops::run(b, ops::LshAttentionBackward{.dout = at("dout"),
-                                          .x = x(),
-                                          .v = v(),
-                                          .out = at("out"),
-                                          .lse = at("lse"),
-                                          .order = at("order"),
-                                          .lengths = at("lengths"),
-                                          .desc = desc(),
-                                          .dx = dx,
-                                          .dv = dv});
+    backward.x = op.x;
+    backward.v = op.v;
+    backward.order = op.order;
+    backward.lengths = op.lengths;
+    backward.desc = op.desc;
+    ops::run(b, backward);
   }
   double loss(Values& v) override { return ref::dot(v["dout"], reference(v).out); }
 };

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/ops/cross_entropy.h"
+#include "kernels/ops/optimizer.h"
 #include "src/numerics/reference/numbers.h"
 
 namespace sy::reference {
@@ -64,11 +65,7 @@ inline Loss cross_entropy_loss(Index shards, const Numbers& partials, const Numb
 
 // ---- optimizer ----
 
-struct AdamW {
-  float beta1, beta2, eps, weight_decay;
-};
-
-inline void adamw(const AdamW& desc, double coefficient, const Numbers& step_scalars, const Numbers& g, Numbers& w,
+inline void adamw(const ops::AdamW& desc, double coefficient, const Numbers& step_scalars, const Numbers& g, Numbers& w,
                   Numbers& m, Numbers& v) {
   const double beta1 = desc.beta1, beta2 = desc.beta2;
   for (std::size_t i = 0; i < w.size(); ++i) {
