@@ -47,15 +47,10 @@ class Unigram : public Model {
         if (best[end].id == none || before + score > best[end].score) best[end] = {before + score, begin, id};
       };
       bool known = false;  // true if the character alone is a token
-      std::uint32_t node = Trie::root;
-      for (std::size_t end = begin; end < pre_token.size();) {
-        node = tokens_.step(node, pre_token[end++]);
-        if (node == Trie::no_node) break;
-        if (const std::int32_t id = tokens_.number(node); id >= 0) {
-          offer(end, scores_[static_cast<std::size_t>(id)], id);
-          known |= end == begin + character.size();
-        }
-      }
+      tokens_.for_each_prefix(pre_token, begin, [&](std::size_t end, std::int32_t id) {
+        offer(end, scores_[static_cast<std::size_t>(id)], id);
+        known |= end == begin + character.size();
+      });
       if (known) return;
       if (unknown_ < 0)
         bad_input("the tokenizer has no token for '{}', and no unk_id: it cannot encode this text", character);
