@@ -105,12 +105,8 @@ Decoder wordpiece(const Json& component) {
   };
 }
 
-Decoder sequence_of_decoders(const Json& component) {
-  return sequence_of<DecodedTokens>(component, "decoders", make_decoder);
-}
-
 constexpr Kind<Decoder> decoder_kinds[] = {
-    {"Sequence", sequence_of_decoders},
+    {"Sequence", [](const Json& json) { return sequence_of<DecodedTokens>(json, "decoders", make_decoder); }},
     {"ByteLevel", bytes_of_characters},
     {"Metaspace", marks_to_blanks},
     {"ByteFallback", byte_fallback},

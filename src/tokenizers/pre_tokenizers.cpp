@@ -190,12 +190,9 @@ PreTokenizer bert_pre_tokenizer(const Json&) {
   };
 }
 
-PreTokenizer sequence_of_pre_tokenizers(const Json& component) {
-  return sequence_of<PreTokenizedText>(component, "pretokenizers", make_pre_tokenizer);
-}
-
 constexpr Kind<PreTokenizer> pre_tokenizer_kinds[] = {
-    {"Sequence", sequence_of_pre_tokenizers},
+    {"Sequence",
+     [](const Json& json) { return sequence_of<PreTokenizedText>(json, "pretokenizers", make_pre_tokenizer); }},
     {"ByteLevel", byte_level},
     {"Split", split_by_pattern},
     {"Metaspace", metaspace},
