@@ -28,11 +28,7 @@ Decoder byte_fallback(const Json&) {
 }
 
 Decoder fuse(const Json&) {
-  return [](DecodedTokens& x) {
-    std::string all;
-    for (const std::string& token : x.tokens) all += token;
-    x.tokens = {std::move(all)};
-  };
+  return [](DecodedTokens& x) { x.tokens = {join(x.tokens, "")}; };
 }
 
 Decoder marks_to_blanks(const Json& component) {
