@@ -65,7 +65,6 @@ class Value {
   }
   bool is_undefined() const { return is<Undefined>(); }
   bool is_string() const { return is<String>(); }
-  bool is_dict() const { return is<std::shared_ptr<const Dict>>(); }
   bool is_number() const { return is<bool>() || is<std::int64_t>() || is<double>(); }
   const std::string* string() const;  // nullptr if it is another type
   const List* list() const;           // of a list or tuple; nullptr if it is another type
