@@ -71,7 +71,7 @@ std::vector<Family> moe_families() {
                     mixtral_keys, top_k, dropless},
                    {&rope_rule, &granite_scales_rule, &router_aux_loss_rule}),
       llama_family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM",
-                   {llama_attention, hunyuan_qk_norm, pre_norms, hunyuan_moe},
+                   {llama_attention, hunyuan_qk_norm, pre_norms, hunyuan_router, expert_weights, hunyuan_shared},
                    {sizes, kv_heads, head_width, expert_width, rms_norm_1e5, swiglu, untied, attention_bias, head_norms,
                     norms_after_rope, hunyuan_moe_keys, dropless},
                    {&hunyuan_rope_rule, &hunyuan_experts_rule}),

@@ -28,15 +28,11 @@ inline constexpr TensorRow pre_norms[] = {
     {"input_layernorm.*", "attention_norm.*", "D -> D"},
     {"post_attention_layernorm.*", "ffn_norm.*", "D -> D"},
 };
-// Norms of the input and of the output of each sublayer.
+// Norms of the input and of the output of each sublayer. Some models have those of the output alone.
 inline constexpr TensorRow gemma_norms[] = {
     {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
     {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
     {"pre_feedforward_layernorm.weight", "ffn_norm.weight", "D -> D"},
-    {"post_feedforward_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
-};
-inline constexpr TensorRow output_norms[] = {
-    {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
     {"post_feedforward_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
 };
 inline constexpr TensorRow gated_mlp[] = {
@@ -62,6 +58,7 @@ inline constexpr TensorRow experts[] = {
     {"mlp.experts.{}.up_proj.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
     {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
+inline constexpr std::span<const TensorRow> expert_weights = std::span(experts).subspan(1);
 
 // Returns a family whose names outside of the layers are those of llama.
 inline Family llama_family(std::string_view name, std::string_view architecture,
@@ -196,7 +193,6 @@ inline constexpr TensorRow phi_model[] = {
     {"/lm_head.*", "output.*", "V D -> V D; V -> V"},
 };
 inline constexpr TensorRow phi_layer[] = {
-    {"input_layernorm.*", "attention_norm.*", "D -> D"},
     {"self_attn.dense.*", "attention.out.*", "D H i -> D (H i); D -> D"},
     {"mlp.fc1.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
     {"mlp.fc2.*", "mlp.down.*", "D F -> D F; D -> D"},
@@ -235,11 +231,8 @@ inline constexpr TensorRow hunyuan_qk_norm[] = {
     {"self_attn.query_layernorm.weight", "attention.q_norm.weight", "i -> i"},
     {"self_attn.key_layernorm.weight", "attention.k_norm.weight", "i -> i"},
 };
-inline constexpr TensorRow hunyuan_moe[] = {
-    {"mlp.gate.wg.weight", "moe.router.weight", "E D -> E D"},
-    {"mlp.experts.{}.gate_proj.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
-    {"mlp.experts.{}.up_proj.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
-    {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
+inline constexpr TensorRow hunyuan_router[] = {{"mlp.gate.wg.weight", "moe.router.weight", "E D -> E D"}};
+inline constexpr TensorRow hunyuan_shared[] = {
     {"mlp.shared_mlp.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
     {"mlp.shared_mlp.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
     {"mlp.shared_mlp.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
