@@ -28,7 +28,7 @@ inline constexpr TensorRow pre_norms[] = {
     {"input_layernorm.*", "attention_norm.*", "D -> D"},
     {"post_attention_layernorm.*", "ffn_norm.*", "D -> D"},
 };
-// Norms of the input and of the output of each sublayer. Some models have those of the output alone.
+// Norms of the input and of the output of each sublayer, or those of the output alone.
 inline constexpr TensorRow gemma_norms[] = {
     {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
     {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
@@ -59,22 +59,6 @@ inline constexpr TensorRow experts[] = {
     {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
 inline constexpr std::span<const TensorRow> expert_weights = std::span(experts).subspan(1);
-
-// Returns a family whose names outside of the layers are those of llama.
-inline Family llama_family(std::string_view name, std::string_view architecture,
-                           std::vector<std::span<const TensorRow>> layer_rows,
-                           std::vector<std::span<const ConfigRow>> config_rows, std::vector<const ConfigRule*> rules,
-                           std::vector<std::string_view> ignored = {}) {
-  return {name,
-          architecture,
-          "model.",
-          "layers.{}.",
-          {llama_model},
-          std::move(layer_rows),
-          std::move(config_rows),
-          std::move(rules),
-          std::move(ignored)};
-}
 
 // ---- tensors of few families ----
 
@@ -306,5 +290,32 @@ inline constexpr TensorRow deepseek_shared[] = {
     {"mlp.shared_experts.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
     {"mlp.shared_experts.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
 };
+
+// Names of tensors (Family): the base, the prefix of a layer, and those outside of the layers.
+struct ModelNames {
+  std::string_view base, layer_prefix;
+  std::vector<std::span<const TensorRow>> rows;
+};
+inline const ModelNames llama{"model.", "layers.{}.", {llama_model}}, gpt2{"transformer.", "h.{}.", {gpt2_model}},
+    bloom{"transformer.", "h.{}.", {bloom_model}};
+
+// Returns a family with these names outside of its layers.
+inline Family family(const ModelNames& names, std::string_view name, std::string_view architecture,
+                     std::vector<std::span<const TensorRow>> layer_rows,
+                     std::vector<std::span<const ConfigRow>> config_rows, std::vector<const ConfigRule*> rules,
+                     std::vector<std::string_view> ignored = {}, std::string_view decoder_layer_prefix = {},
+                     std::vector<std::span<const TensorRow>> decoder_layer_rows = {}) {
+  return {name,
+          architecture,
+          names.base,
+          names.layer_prefix,
+          names.rows,
+          std::move(layer_rows),
+          std::move(config_rows),
+          std::move(rules),
+          std::move(ignored),
+          decoder_layer_prefix,
+          std::move(decoder_layer_rows)};
+}
 
 }  // namespace sy::tables
