@@ -251,11 +251,13 @@ inline const ConfigRow deepseek2_keys[] = {
     {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},
     {"topk_method", "moe.group_score", {{"\"greedy\"", "max"}, {"\"group_limited_greedy\"", "max"}}, "\"greedy\""},
 };
+inline const ConfigRow sigmoid_scores[] = {
+    {"", "moe.score", {{"", "sigmoid"}}},
+    {"", "moe.bias_update_rate", {{"", "0.001"}}},
+};
 // Routers as DeepSeek-V3 has them, without its defaults.
 inline const ConfigRow sigmoid_router[] = {
     {"n_routed_experts", "moe.experts"},
-    {"", "moe.score", {{"", "sigmoid"}}},
-    {"", "moe.bias_update_rate", {{"", "0.001"}}},
     {"routed_scaling_factor", "moe.scale", {}, "1.0"},
     {"n_group", "moe.groups", {}, "1"},
     {"topk_group", "moe.topk_groups", {}, "1"},
@@ -271,10 +273,6 @@ inline const ConfigRow dots1_keys[] = {
     {"first_k_dense_replace", "moe.first_dense", {}, "0"},
     {"norm_topk_prob", "moe.renormalize", {}, "false"},
 };
-inline const ConfigRow minimax_m2_keys[] = {
-    {"", "moe.score", {{"", "sigmoid"}}},
-    {"", "moe.bias_update_rate", {{"", "0.001"}}},
-};
 inline const ConfigRow ernie_moe_keys[] = {
     {"moe_num_experts", "moe.experts"},
     {"moe_k", "moe.top_k"},
@@ -289,14 +287,9 @@ inline const ConfigRow rope_interleave[] = {
     {"rope_interleave", "model.rope_pairs", {{"true", "interleaved"}, {"false", "half"}}, "true"},
 };
 inline const ConfigRow deepseek3_keys[] = {
-    {"", "moe.score", {{"", "sigmoid"}}},
-    {"n_shared_experts", "moe.shared_experts", {}, "1"},
-    {"first_k_dense_replace", "moe.first_dense", {}, "3"},
-    {"routed_scaling_factor", "moe.scale", {}, "2.5"},
-    {"n_group", "moe.groups", {}, "8"},
-    {"topk_group", "moe.topk_groups", {}, "4"},
-    {"", "moe.bias_update_rate", {{"", "0.001"}}},
-    {"norm_topk_prob", "moe.renormalize", {}, "true"},
+    {"n_shared_experts", "moe.shared_experts", {}, "1"}, {"first_k_dense_replace", "moe.first_dense", {}, "3"},
+    {"routed_scaling_factor", "moe.scale", {}, "2.5"},   {"n_group", "moe.groups", {}, "8"},
+    {"topk_group", "moe.topk_groups", {}, "4"},          {"norm_topk_prob", "moe.renormalize", {}, "true"},
 };
 // Sparse attention of DeepSeek-V3.2, which has no rope_interleave.
 inline const ConfigRow deepseek32_keys[] = {
