@@ -114,19 +114,6 @@ Value::Value(const Json& json) {
   }
 }
 
-const std::string* Value::string() const {
-  const auto* s = std::get_if<String>(&data);
-  return s ? s->get() : nullptr;
-}
-const List* Value::list() const {
-  if (const auto* tuple = std::get_if<Tuple>(&data)) return tuple->items.get();
-  const auto* l = std::get_if<std::shared_ptr<const List>>(&data);
-  return l ? l->get() : nullptr;
-}
-const Dict* Value::dict() const {
-  const auto* d = std::get_if<std::shared_ptr<const Dict>>(&data);
-  return d ? d->get() : nullptr;
-}
 const std::string& Value::need_string(std::string_view what) const {
   if (const std::string* s = string()) return *s;
   throw ValueError(fmt::format("{} is {}, not a string", what, type_name(*this)));
