@@ -15,7 +15,6 @@
 namespace sy {
 namespace {
 
-constexpr Index max_layers = 10000;  // maximum of model.layers
 constexpr std::string_view first_moe_layer = "moe_layer_start_index", last_moe_layer = "moe_layer_end_index";
 
 constexpr std::pair<std::string_view, std::string_view> hunyuan_expert_keys[] = {{"num_experts", "moe.experts"},
@@ -79,7 +78,7 @@ const ConfigRule attention_scale_rule{
     [](const Json& hf_config, KeySettings& settings) {
       const double scalar = hf_config.at("query_pre_attn_scalar").get<double>();
       if (!(scalar > 0)) bad_input("query_pre_attn_scalar = {}: expected more than 0", scalar);
-      settings.emplace_back("model.attention_scale", fmt::format("{}", 1 / std::sqrt(scalar)));
+      add_setting(settings, "model.attention_scale", 1 / std::sqrt(scalar));
     },
     [](const Config& config, Json& hf_config) {
       const double scale = config.model.attention_scale > 0 ? config.model.attention_scale
@@ -96,10 +95,9 @@ const ConfigRule granite_scales_rule{
     [](const Json& hf_config, KeySettings& settings) {
       for (const auto& [hf_name, key, inverse] : {std::tuple{"attention_multiplier", "model.attention_scale", false},
                                                   std::tuple{"logits_scaling", "model.logit_scale", true}}) {
-        const Json* found = find_value(hf_config, hf_name);
-        const double value = found ? found->get<double>() : 1.0;
+        const double value = value_or(hf_config, hf_name, 1.0);
         if (!(value > 0)) bad_input("{} = {}: expected more than 0", hf_name, value);
-        settings.emplace_back(key, fmt::format("{}", inverse ? 1 / value : value));
+        add_setting(settings, key, inverse ? 1 / value : value);
       }
     },
     [](const Config& config, Json& hf_config) {
@@ -115,8 +113,7 @@ const ConfigRule granite_scales_rule{
 // transformers does not save multi-token prediction, but keeps the key. An export without modules
 // therefore leaves the key as it was imported.
 const ConfigRule mtp_rule{[](const Json& hf_config, KeySettings& settings) {
-                            if (const Json* depth = find_value(hf_config, "num_nextn_predict_layers"))
-                              settings.emplace_back("model.mtp_depth", setting_text(*depth));
+                            copy_setting(hf_config, "num_nextn_predict_layers", settings, "model.mtp_depth");
                           },
                           [](const Config& config, Json& hf_config) {
                             const Index depth = config.model.mtp_depth;
@@ -138,7 +135,7 @@ const ConfigRule deepseek_layers_rule{
       const auto sparse = std::find(kinds.begin(), kinds.end(), "sparse");
       if (std::count(kinds.begin(), sparse, "dense") + std::count(sparse, kinds.end(), "sparse") != std::ssize(kinds))
         bad_input("mlp_layer_types: expected layers of type dense, then layers of type sparse");
-      settings.emplace_back("moe.first_dense", fmt::format("{}", sparse - kinds.begin()));
+      add_setting(settings, "moe.first_dense", sparse - kinds.begin());
     },
     [](const Config&, Json&) {}};
 
@@ -161,7 +158,7 @@ const ConfigRule router_aux_loss_rule{
       if (!bool_or(hf_config, "output_router_logits", false)) return;
       if (!factor) bad_input("it has no router_aux_loss_coef, which output_router_logits needs");
       const auto top_k = static_cast<double>(hf_config.at("num_experts_per_tok").get<std::int64_t>());
-      settings.emplace_back("moe.aux_loss", fmt::format("{}", factor->get<double>() * top_k));
+      add_setting(settings, "moe.aux_loss", factor->get<double>() * top_k);
       settings.emplace_back("moe.aux_layers", "joint");
       settings.emplace_back("moe.aux_scope", "global_batch");
     },
@@ -176,8 +173,7 @@ const ConfigRule router_aux_loss_rule{
 
 const ConfigRule gpt2_ffn_width_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      settings.emplace_back("model.d_ff", fmt::format("{}", int_or(hf_config, "n_inner",
-                                                                   4 * hf_config.at("n_embd").get<std::int64_t>())));
+      add_setting(settings, "model.d_ff", int_or(hf_config, "n_inner", 4 * hf_config.at("n_embd").get<std::int64_t>()));
     },
     [](const Config& config, Json& hf_config) {
       const bool usual = config.model.d_ff == 4 * config.model.d_model;
@@ -197,7 +193,7 @@ const ConfigRule roberta_positions_rule{
     [](const Json& hf_config, KeySettings& settings) {
       const Index rows = hf_config.at("max_position_embeddings").get<std::int64_t>();
       if (rows < 3) bad_input("max_position_embeddings = {}: expected 3 or more", rows);
-      settings.emplace_back("model.seq_len", fmt::format("{}", rows - 2));
+      add_setting(settings, "model.seq_len", rows - 2);
     },
     [](const Config& config, Json& hf_config) { hf_config["max_position_embeddings"] = config.model.seq_len + 2; }};
 
@@ -219,16 +215,13 @@ const ConfigRule falcon_rule{
                                                                  : heads;
       // Falcon's code adds the ALiBi biases before it divides the scores by sqrt(head_dim).
       const double head = hf_config.at("hidden_size").get<double>() / static_cast<double>(heads);
-      if (bool_or(hf_config, "alibi", false))
-        settings.emplace_back("model.alibi_scale", fmt::format("{}", 1 / std::sqrt(head)));
-      settings.emplace_back("model.parallel_block",
-                            new_architecture || bool_or(hf_config, "parallel_attn", true) ? "true" : "false");
-      settings.emplace_back("model.kv_heads", fmt::format("{}", kv));
+      if (bool_or(hf_config, "alibi", false)) add_setting(settings, "model.alibi_scale", 1 / std::sqrt(head));
+      add_setting(settings, "model.parallel_block", new_architecture || bool_or(hf_config, "parallel_attn", true));
+      add_setting(settings, "model.kv_heads", kv);
       settings.emplace_back("model.parallel_norms",
                             new_architecture && int_or(hf_config, "num_ln_in_parallel_attn", 2) == 2 ? "2" : "1");
-      settings.emplace_back(
-          "model.d_ff",
-          fmt::format("{}", int_or(hf_config, "ffn_hidden_size", 4 * hf_config.at("hidden_size").get<std::int64_t>())));
+      add_setting(settings, "model.d_ff",
+                  int_or(hf_config, "ffn_hidden_size", 4 * hf_config.at("hidden_size").get<std::int64_t>()));
     },
     [](const Config& config, Json& hf_config) {
       const bool two = config.model.parallel_norms == 2, serial = !config.model.parallel_block;
@@ -262,8 +255,8 @@ const ConfigRule sparse_step_rule{
           ++dense;
         else if (layer >= 0 && layer < layers && (layer + 1) % std::max<Index>(step, 1) == 0)
           others.push_back(fmt::format("{}", layer));
-      settings.emplace_back("moe.every", fmt::format("{}", step));
-      settings.emplace_back("moe.first_dense", fmt::format("{}", dense));
+      add_setting(settings, "moe.every", step);
+      add_setting(settings, "moe.first_dense", dense);
       if (!others.empty()) settings.emplace_back("moe.dense_layers", join(others, ", "));
     },
     [](const Config& config, Json& hf_config) {
@@ -284,7 +277,7 @@ const ConfigRule hunyuan_experts_rule{
           const auto list = value->get<std::vector<std::int64_t>>();
           if (list.empty() || std::count(list.begin(), list.end(), list.front()) != std::ssize(list))
             bad_input("{} = {}: only a number, or the same one for each layer, can be read", hf_name, value->dump());
-          settings.emplace_back(key, fmt::format("{}", list.front()));
+          add_setting(settings, key, list.front());
         } else {
           settings.emplace_back(key, setting_text(*value));
         }
@@ -315,8 +308,8 @@ const ConfigRule ernie_moe_layers_rule{
       std::vector<std::string> dense;
       for (Index layer = first_dense; layer < layers; layer += interval)
         if (layer > last) dense.push_back(fmt::format("{}", layer));
-      settings.emplace_back("moe.every", fmt::format("{}", interval));
-      settings.emplace_back("moe.first_dense", fmt::format("{}", first_dense));
+      add_setting(settings, "moe.every", interval);
+      add_setting(settings, "moe.first_dense", first_dense);
       settings.emplace_back("moe.dense_layers", join(dense, ", "));
     },
     [](const Config& config, Json& hf_config) {

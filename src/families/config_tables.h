@@ -13,6 +13,7 @@ inline const ConfigRow sizes[] = {
     {"num_attention_heads", "model.heads"},
     {"max_position_embeddings", "model.seq_len"},
 };
+inline const std::span<const ConfigRow> sizes_without_length = std::span(sizes).first(4);
 // Heads. In some families absent keys follow from other keys. In others the keys are required
 // (`required_*`), since transformers has fixed defaults for them. A null follows from other keys in
 // both.
@@ -23,14 +24,9 @@ inline const ConfigRow required_head_width[] = {{"head_dim", "model.head_dim", {
 inline const ConfigRow dense_width[] = {{"intermediate_size", "model.d_ff"}};
 // For families with experts in all layers.
 inline const ConfigRow expert_width[] = {{"intermediate_size", "moe.d_ff"}};
-inline const ConfigRow rms_norm[] = {
-    {"", "model.norm", {{"", "rmsnorm"}}},
-    {"rms_norm_eps", "model.norm_eps", {}, "1e-6"},
-};
-inline const ConfigRow rms_norm_1e5[] = {
-    {"", "model.norm", {{"", "rmsnorm"}}},
-    {"rms_norm_eps", "model.norm_eps", {}, "1e-5"},
-};
+// The norm that model.norm has by default.
+inline const ConfigRow rms_norm[] = {{"rms_norm_eps", "model.norm_eps", {}, "1e-6"}};
+inline const ConfigRow rms_norm_1e5[] = {{"rms_norm_eps", "model.norm_eps", {}, "1e-5"}};
 inline const ConfigRow layer_norm[] = {
     {"", "model.norm", {{"", "layernorm"}}},
     {"", "model.norm_bias", {{"", "true"}}},
@@ -126,10 +122,6 @@ inline const ConfigRow opt_keys[] = {
     {"_remove_final_layer_norm", "", {{"false", ""}}, "false"},
 };
 inline const ConfigRow falcon_keys[] = {
-    {"vocab_size", "model.vocab"},
-    {"hidden_size", "model.d_model"},
-    {"num_hidden_layers", "model.layers"},
-    {"num_attention_heads", "model.heads"},
     {"max_position_embeddings", "model.seq_len", {}, "2048"},
     {"layer_norm_epsilon", "model.norm_eps", {}, "1e-5"},
     {"activation", "model.ffn", activations, "\"gelu\""},
@@ -175,10 +167,7 @@ inline const ConfigRow nemotron_keys[] = {
     {"norm_eps", "model.norm_eps", {}, "1e-5"},
     {"", "model.norm_offset", {{"", "true"}}},
 };
-inline const ConfigRow helium_keys[] = {
-    {"", "model.norm", {{"", "rmsnorm"}}},
-    {"rms_norm_eps", "model.norm_eps", {}, "1e-8"},
-};
+inline const ConfigRow rms_norm_1e8[] = {{"rms_norm_eps", "model.norm_eps", {}, "1e-8"}};
 inline const ConfigRow starcoder2_keys[] = {
     {"norm_epsilon", "model.norm_eps", {}, "1e-5"},
     {"hidden_act", "model.ffn", activations, "\"gelu_pytorch_tanh\""},
@@ -200,7 +189,6 @@ inline const ConfigRow phi_keys[] = {
     {"qk_layernorm", "", {{"false", ""}}, "false"},
 };
 inline const ConfigRow glm_keys[] = {
-    {"", "model.norm", {{"", "rmsnorm"}}},
     {"rms_norm_eps", "model.norm_eps", {}, "1.5625e-07"},
     {"attention_bias", "model.bias", {{"true", "qkv"}, {"false", "none"}}, "true"},
 };
@@ -263,11 +251,13 @@ inline const ConfigRow deepseek2_keys[] = {
     {"norm_topk_prob", "moe.renormalize", {{"false", "false"}}, "false"},
     {"topk_method", "moe.group_score", {{"\"greedy\"", "max"}, {"\"group_limited_greedy\"", "max"}}, "\"greedy\""},
 };
+inline const ConfigRow sigmoid_scores[] = {
+    {"", "moe.score", {{"", "sigmoid"}}},
+    {"", "moe.bias_update_rate", {{"", "0.001"}}},
+};
 // Routers as DeepSeek-V3 has them, without its defaults.
 inline const ConfigRow sigmoid_router[] = {
     {"n_routed_experts", "moe.experts"},
-    {"", "moe.score", {{"", "sigmoid"}}},
-    {"", "moe.bias_update_rate", {{"", "0.001"}}},
     {"routed_scaling_factor", "moe.scale", {}, "1.0"},
     {"n_group", "moe.groups", {}, "1"},
     {"topk_group", "moe.topk_groups", {}, "1"},
@@ -283,10 +273,6 @@ inline const ConfigRow dots1_keys[] = {
     {"first_k_dense_replace", "moe.first_dense", {}, "0"},
     {"norm_topk_prob", "moe.renormalize", {}, "false"},
 };
-inline const ConfigRow minimax_m2_keys[] = {
-    {"", "moe.score", {{"", "sigmoid"}}},
-    {"", "moe.bias_update_rate", {{"", "0.001"}}},
-};
 inline const ConfigRow ernie_moe_keys[] = {
     {"moe_num_experts", "moe.experts"},
     {"moe_k", "moe.top_k"},
@@ -301,14 +287,9 @@ inline const ConfigRow rope_interleave[] = {
     {"rope_interleave", "model.rope_pairs", {{"true", "interleaved"}, {"false", "half"}}, "true"},
 };
 inline const ConfigRow deepseek3_keys[] = {
-    {"", "moe.score", {{"", "sigmoid"}}},
-    {"n_shared_experts", "moe.shared_experts", {}, "1"},
-    {"first_k_dense_replace", "moe.first_dense", {}, "3"},
-    {"routed_scaling_factor", "moe.scale", {}, "2.5"},
-    {"n_group", "moe.groups", {}, "8"},
-    {"topk_group", "moe.topk_groups", {}, "4"},
-    {"", "moe.bias_update_rate", {{"", "0.001"}}},
-    {"norm_topk_prob", "moe.renormalize", {}, "true"},
+    {"n_shared_experts", "moe.shared_experts", {}, "1"}, {"first_k_dense_replace", "moe.first_dense", {}, "3"},
+    {"routed_scaling_factor", "moe.scale", {}, "2.5"},   {"n_group", "moe.groups", {}, "8"},
+    {"topk_group", "moe.topk_groups", {}, "4"},          {"norm_topk_prob", "moe.renormalize", {}, "true"},
 };
 // Sparse attention of DeepSeek-V3.2, which has no rope_interleave.
 inline const ConfigRow deepseek32_keys[] = {

@@ -72,10 +72,6 @@ inline const ConfigRow encoder_keys[] = {
     {"", "model.output_transform", {{"", "true"}}},
 };
 inline const ConfigRow bert_keys[] = {
-    {"vocab_size", "model.vocab"},
-    {"hidden_size", "model.d_model"},
-    {"num_hidden_layers", "model.layers"},
-    {"num_attention_heads", "model.heads"},
     {"intermediate_size", "model.d_ff"},
     {"type_vocab_size", "model.segments", {}, "2"},
     {"layer_norm_eps", "model.norm_eps", {}, "1e-12"},

@@ -39,11 +39,10 @@ Index led_window(const Json& hf_config) {
 }  // namespace
 
 const ConfigRule t5_stacks_rule{[](const Json& hf_config, KeySettings& settings) {
-                                  settings.emplace_back("decoder.layers", fmt::format("{}", decoder_layers(hf_config)));
+                                  add_setting(settings, "decoder.layers", decoder_layers(hf_config));
                                   if (bool_or(hf_config, "tie_word_embeddings", true))
-                                    settings.emplace_back(
-                                        "model.logit_scale",
-                                        fmt::format("{}", 1 / std::sqrt(hf_config.at("d_model").get<double>())));
+                                    add_setting(settings, "model.logit_scale",
+                                                1 / std::sqrt(hf_config.at("d_model").get<double>()));
                                 },
                                 [](const Config& config, Json& hf_config) {
                                   put(hf_config, "num_decoder_layers", config.stacks.at(1).model.layers);
@@ -57,7 +56,7 @@ const ConfigRule switch_layers_rule{
            {std::pair<std::string, Index>{"encoder", hf_config.at("num_layers").get<std::int64_t>()},
             {"decoder", decoder_layers(hf_config)}}) {
         const Index step = sparse_step(hf_config, stack, layers);
-        settings.emplace_back(stack + ".every", fmt::format("{}", step));
+        add_setting(settings, stack + ".every", step);
         settings.emplace_back(stack + ".first_dense", step == 1 ? "0" : "1");
       }
     },
@@ -86,15 +85,16 @@ const ConfigRule bart_positions_rule{
     }};
 
 // A token sees half of the window on each side, and itself.
-const ConfigRule led_window_rule{
-    [](const Json& hf_config, KeySettings& settings) {
-      settings.emplace_back("encoder.window", fmt::format("{}", led_window(hf_config) / 2 + 1));
-    },
-    [](const Config& config, Json& hf_config) {
-      const Index keys = 2 * (config.stacks.at(0).model.window - 1);
-      if (keys < 2) bad_input("encoder.window = {}: a led model needs 2 or more", config.stacks.at(0).model.window);
-      const bool known = find_value(hf_config, "attention_window");
-      if (!known || led_window(hf_config) != keys) hf_config["attention_window"] = keys;
-    }};
+const ConfigRule led_window_rule{[](const Json& hf_config, KeySettings& settings) {
+                                   add_setting(settings, "encoder.window", led_window(hf_config) / 2 + 1);
+                                 },
+                                 [](const Config& config, Json& hf_config) {
+                                   const Index keys = 2 * (config.stacks.at(0).model.window - 1);
+                                   if (keys < 2)
+                                     bad_input("encoder.window = {}: a led model needs 2 or more",
+                                               config.stacks.at(0).model.window);
+                                   const bool known = find_value(hf_config, "attention_window");
+                                   if (!known || led_window(hf_config) != keys) hf_config["attention_window"] = keys;
+                                 }};
 
 }  // namespace sy

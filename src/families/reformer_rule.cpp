@@ -32,12 +32,11 @@ void read_layers(const Json& hf_config, KeySettings& settings) {
   static const std::vector<std::string> by_default{"local", "lsh", "local", "lsh", "local", "lsh"};
   const Json* list = find_value(hf_config, "attn_layers");
   const auto kinds = list ? list->get<std::vector<std::string>>() : by_default;
-  constexpr std::size_t max_layers = 10000;  // maximum of model.layers
-  if (kinds.empty() || kinds.size() > max_layers)
-    bad_input("attn_layers has {} layers: expected 1 to 10000", kinds.size());
+  if (kinds.empty() || std::ssize(kinds) > max_layers)
+    bad_input("attn_layers has {} layers: expected 1 to {}", kinds.size(), max_layers);
   for (const std::string& kind : kinds)
     if (kind != "local" && kind != "lsh") bad_input("attn_layers: {} is not known: expected local or lsh", kind);
-  settings.emplace_back("model.layers", fmt::format("{}", kinds.size()));
+  add_setting(settings, "model.layers", kinds.size());
   if (std::ranges::all_of(kinds, [&](const std::string& kind) { return kind == kinds.front(); }))
     return settings.emplace_back("model.attention", kinds.front()), void();
   settings.emplace_back("model.pattern", join(kinds, ", "));

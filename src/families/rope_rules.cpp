@@ -391,8 +391,7 @@ const ConfigRule minimax_m2_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
       const Json* rotated = find_value(hf_config, "rotary_dim");
       if (rotated && !find_value(hf_config, fraction_key))
-        settings.emplace_back("model.rope_fraction",
-                              fmt::format("{}", rotated->get<double>() / hf_config.at("head_dim").get<double>()));
+        add_setting(settings, "model.rope_fraction", rotated->get<double>() / hf_config.at("head_dim").get<double>());
       partial_rope_rule.read(hf_config, settings);
     },
     [](const Config& config, Json& hf_config) {
@@ -440,7 +439,7 @@ const ConfigRule modernbert_rope_rule{
 const ConfigRule latent_attention_scale_rule{
     [](const Json& hf_config, KeySettings& settings) {
       if (const double scale = latent_scale(hf_config); scale != 0)
-        settings.emplace_back("model.attention_scale", fmt::format("{}", scale));
+        add_setting(settings, "model.attention_scale", scale);
     },
     [](const Config& config, Json& hf_config) {
       const std::optional<RopeSpec> spec = rope_of(config);

@@ -1,6 +1,8 @@
 // Helpers that the conversions of config.json share (config_rules.h).
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -8,8 +10,16 @@
 
 namespace sy {
 
+constexpr Index max_layers = 10000;  // maximum of model.layers
+
 // Values in layer_types.
 inline constexpr const char *full_type = "full_attention", *sliding_type = "sliding_attention";
+
+// Adds a setting with the text of a number or Boolean.
+template <class T>
+void add_setting(KeySettings& settings, std::string_view key, const T& value) {
+  settings.emplace_back(key, fmt::format("{}", value));
+}
 
 // Reads a member as a setting, if it is present.
 inline void copy_setting(const Json& hf_config, std::string_view hf_name, KeySettings& settings, std::string_view key) {
@@ -17,14 +27,13 @@ inline void copy_setting(const Json& hf_config, std::string_view hf_name, KeySet
 }
 
 // Members of config.json, or a default value if they are absent.
-inline Index int_or(const Json& hf_config, std::string_view hf_name, Index default_value) {
+template <class T>
+T value_or(const Json& hf_config, std::string_view hf_name, T default_value) {
   const Json* value = find_value(hf_config, hf_name);
-  return value ? value->get<std::int64_t>() : default_value;
+  return value ? value->get<T>() : default_value;
 }
-inline bool bool_or(const Json& hf_config, std::string_view hf_name, bool default_value) {
-  const Json* value = find_value(hf_config, hf_name);
-  return value ? value->get<bool>() : default_value;
-}
+inline constexpr auto int_or = value_or<Index>;
+inline constexpr auto bool_or = value_or<bool>;
 
 inline bool has_setting(const KeySettings& settings, std::string_view key) {
   return std::any_of(settings.begin(), settings.end(), [&](const auto& setting) { return setting.first == key; });

@@ -107,28 +107,23 @@ void read_row(const ConfigRow& row, const Json& hf_config, const Family& family,
     return;
   }
   const std::string_view key = key_of(row, hf_config);
-  const Json* value = find_value(hf_config, key);
-  Json default_value;
-  if (!value && row.zero_is_null && hf_config.contains(key)) {
-    default_value = 0;
-    value = &default_value;
-  }
-  if (!value) {
+  const Json* found = find_value(hf_config, key);
+  const bool is_zero = !found && row.zero_is_null && hf_config.contains(key);
+  if (!found && !is_zero) {
     if (row.default_value == "!") bad_input("it has no {}, which {} models need", key, family.name);
     if (row.default_value.empty()) return;
-    default_value = Json::parse(row.default_value);
-    value = &default_value;
   }
+  const Json value = found ? *found : is_zero ? Json(0) : Json::parse(row.default_value);
   if (row.value_map.empty()) {
-    settings.emplace_back(row.key, setting_text(*value));
+    settings.emplace_back(row.key, setting_text(value));
     return;
   }
   for (const auto& [hf_value, key_value] : row.value_map)
-    if (Json::parse(hf_value) == *value) {
+    if (Json::parse(hf_value) == value) {
       if (!row.key.empty()) settings.emplace_back(row.key, key_value);
       return;
     }
-  bad_input("{} = {}: of {} models, only {} can be read", key, value->dump(), family.name, readable_values(row));
+  bad_input("{} = {}: of {} models, only {} can be read", key, value.dump(), family.name, readable_values(row));
 }
 
 void write_row(const ConfigRow& row, const Config& config, const Family& family, Json& hf_config) {

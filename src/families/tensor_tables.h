@@ -28,15 +28,11 @@ inline constexpr TensorRow pre_norms[] = {
     {"input_layernorm.*", "attention_norm.*", "D -> D"},
     {"post_attention_layernorm.*", "ffn_norm.*", "D -> D"},
 };
-// Norms of the input and of the output of each sublayer.
+// Norms of the input and of the output of each sublayer, or those of the output alone.
 inline constexpr TensorRow gemma_norms[] = {
     {"input_layernorm.weight", "attention_norm.weight", "D -> D"},
     {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
     {"pre_feedforward_layernorm.weight", "ffn_norm.weight", "D -> D"},
-    {"post_feedforward_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
-};
-inline constexpr TensorRow output_norms[] = {
-    {"post_attention_layernorm.weight", "attention_out_norm.weight", "D -> D"},
     {"post_feedforward_layernorm.weight", "ffn_out_norm.weight", "D -> D"},
 };
 inline constexpr TensorRow gated_mlp[] = {
@@ -62,22 +58,7 @@ inline constexpr TensorRow experts[] = {
     {"mlp.experts.{}.up_proj.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
     {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
 };
-
-// Returns a family whose names outside of the layers are those of llama.
-inline Family llama_family(std::string_view name, std::string_view architecture,
-                           std::vector<std::span<const TensorRow>> layer_rows,
-                           std::vector<std::span<const ConfigRow>> config_rows, std::vector<const ConfigRule*> rules,
-                           std::vector<std::string_view> ignored = {}) {
-  return {name,
-          architecture,
-          "model.",
-          "layers.{}.",
-          {llama_model},
-          std::move(layer_rows),
-          std::move(config_rows),
-          std::move(rules),
-          std::move(ignored)};
-}
+inline constexpr std::span<const TensorRow> expert_weights = std::span(experts).subspan(1);
 
 // ---- tensors of few families ----
 
@@ -196,7 +177,6 @@ inline constexpr TensorRow phi_model[] = {
     {"/lm_head.*", "output.*", "V D -> V D; V -> V"},
 };
 inline constexpr TensorRow phi_layer[] = {
-    {"input_layernorm.*", "attention_norm.*", "D -> D"},
     {"self_attn.dense.*", "attention.out.*", "D H i -> D (H i); D -> D"},
     {"mlp.fc1.*", "mlp.up.*", "0 F D -> F D; 0 F -> F"},
     {"mlp.fc2.*", "mlp.down.*", "D F -> D F; D -> D"},
@@ -235,11 +215,8 @@ inline constexpr TensorRow hunyuan_qk_norm[] = {
     {"self_attn.query_layernorm.weight", "attention.q_norm.weight", "i -> i"},
     {"self_attn.key_layernorm.weight", "attention.k_norm.weight", "i -> i"},
 };
-inline constexpr TensorRow hunyuan_moe[] = {
-    {"mlp.gate.wg.weight", "moe.router.weight", "E D -> E D"},
-    {"mlp.experts.{}.gate_proj.weight", "moe.experts.up.weight", "e 0 F D -> F D"},
-    {"mlp.experts.{}.up_proj.weight", "moe.experts.up.weight", "e 1 F D -> F D"},
-    {"mlp.experts.{}.down_proj.weight", "moe.experts.down.weight", "e D F -> D F"},
+inline constexpr TensorRow hunyuan_router[] = {{"mlp.gate.wg.weight", "moe.router.weight", "E D -> E D"}};
+inline constexpr TensorRow hunyuan_shared[] = {
     {"mlp.shared_mlp.gate_proj.weight", "moe.shared.up.weight", "0 F D -> F D"},
     {"mlp.shared_mlp.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
     {"mlp.shared_mlp.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
@@ -313,5 +290,32 @@ inline constexpr TensorRow deepseek_shared[] = {
     {"mlp.shared_experts.up_proj.weight", "moe.shared.up.weight", "1 F D -> F D"},
     {"mlp.shared_experts.down_proj.weight", "moe.shared.down.weight", "D F -> D F"},
 };
+
+// Names of tensors (Family): the base, the prefix of a layer, and those outside of the layers.
+struct ModelNames {
+  std::string_view base, layer_prefix;
+  std::vector<std::span<const TensorRow>> rows;
+};
+inline const ModelNames llama{"model.", "layers.{}.", {llama_model}}, gpt2{"transformer.", "h.{}.", {gpt2_model}},
+    bloom{"transformer.", "h.{}.", {bloom_model}};
+
+// Returns a family with these names outside of its layers.
+inline Family family(const ModelNames& names, std::string_view name, std::string_view architecture,
+                     std::vector<std::span<const TensorRow>> layer_rows,
+                     std::vector<std::span<const ConfigRow>> config_rows, std::vector<const ConfigRule*> rules,
+                     std::vector<std::string_view> ignored = {}, std::string_view decoder_layer_prefix = {},
+                     std::vector<std::span<const TensorRow>> decoder_layer_rows = {}) {
+  return {name,
+          architecture,
+          names.base,
+          names.layer_prefix,
+          names.rows,
+          std::move(layer_rows),
+          std::move(config_rows),
+          std::move(rules),
+          std::move(ignored),
+          decoder_layer_prefix,
+          std::move(decoder_layer_rows)};
+}
 
 }  // namespace sy::tables

@@ -28,26 +28,20 @@ std::vector<Dimension> parse_side(std::string_view text) {
   std::vector<Dimension> dims;
   bool grouped = false;
   for (std::size_t i = 0; i < text.size();) {
-    const char c = text[i];
-    if (c == ' ') {
+    const std::size_t end = std::min(text.find_first_of(" ()", i), text.size());
+    if (end == i) {
+      if (text[i] == '(') dims.emplace_back();
+      if (text[i] != ' ') grouped = text[i] == '(';
       ++i;
-    } else if (c == '(') {
-      dims.emplace_back();
-      grouped = true;
-      ++i;
-    } else if (c == ')') {
-      grouped = false;
-      ++i;
-    } else {
-      const std::size_t end = std::min(text.find_first_of(" ()", i), text.size());
-      Term term{std::string(text.substr(i, end - i)), {}};
-      if (term.name.starts_with('+')) term = {term.name.substr(1), {}, true};
-      if (const auto colon = term.name.find(':'); colon != term.name.npos)
-        term = {term.name.substr(0, colon), term.name.substr(colon + 1), term.concatenated};
-      if (!grouped) dims.emplace_back();
-      dims.back().push_back(std::move(term));
-      i = end;
+      continue;
     }
+    Term term{std::string(text.substr(i, end - i)), {}};
+    if (term.name.starts_with('+')) term = {term.name.substr(1), {}, true};
+    if (const auto colon = term.name.find(':'); colon != term.name.npos)
+      term = {term.name.substr(0, colon), term.name.substr(colon + 1), term.concatenated};
+    if (!grouped) dims.emplace_back();
+    dims.back().push_back(std::move(term));
+    i = end;
   }
   return dims;
 }
@@ -215,12 +209,11 @@ std::vector<ParamSpec> model_tensors(const Config& config, Index vocab) {
     const std::vector<BlockSpec> blocks = block_specs(config);
     for (std::size_t layer = 0; layer < blocks.size(); ++layer)
       if (const MoeSpec* moe = blocks[layer].find<MoeSpec>()) {
-        ParamSpec bias;
-        bias.name = config.layer_prefix(static_cast<Index>(layer)) + std::string(selection_bias);
-        bias.shape = {moe->experts};
-        bias.init = {InitKind::zeros, 0};
-        bias.layer = static_cast<Index>(layer);
-        all.push_back(bias);
+        const auto index = static_cast<Index>(layer);
+        all.push_back({.name = config.layer_prefix(index) + std::string(selection_bias),
+                       .shape = {moe->experts},
+                       .init = {InitKind::zeros, 0},
+                       .layer = index});
       }
   }
   return all;

@@ -15,7 +15,6 @@ namespace {
 
 // Types of all layers: layer_types, or the rule `windowed` if the key is absent.
 std::vector<std::string> layer_types(const Json& hf_config, const std::function<bool(Index)>& windowed) {
-  constexpr Index max_layers = 10000;  // maximum of model.layers
   const Index layers = hf_config.at("num_hidden_layers").get<std::int64_t>();
   if (layers < 1 || layers > max_layers) bad_input("num_hidden_layers = {}: expected 1 to {}", layers, max_layers);
   std::vector<std::string> out;
@@ -177,7 +176,7 @@ void read_smollm3_layers(const Json& hf_config, KeySettings& settings) {
   for (const RopeKind* kind : present) {
     const std::string section = present.size() > 1 ? fmt::format("attention.{}", kind->name) : "model";
     if (!kind->rope) settings.emplace_back(section + ".position", "none");
-    if (kind->windowed) settings.emplace_back(section + ".window", fmt::format("{}", window));
+    if (kind->windowed) add_setting(settings, section + ".window", window);
   }
 }
 
@@ -211,13 +210,12 @@ const ConfigRule exaone4_window_rule{
       const bool listed = find_value(hf_config, "layer_types");
       if (period && period->is_string() && !listed)
         bad_input("sliding_window_pattern = {}: this needs layer_types, too", period->dump());
-      if (window_of(hf_config, 4096) == 0)
-        return read_windows(hf_config, layer_types(hf_config, [](Index) { return false; }), 4096, settings);
-      if (listed)
+      const bool windowed = window_of(hf_config, 4096) != 0;
+      if (listed || !windowed)
         read_windows(hf_config, layer_types(hf_config, [](Index) { return false; }), 4096, settings);
       else
         read_full_every<4, true, 4096>(hf_config, settings);
-      read_full_without_positions(settings);
+      if (windowed) read_full_without_positions(settings);
     },
     [](const Config& config, Json& hf_config) {
       const bool windowed = write_windows(config, hf_config);
@@ -259,8 +257,7 @@ const ConfigRule qwen_window_rule{read_used_windows<from_bound>, write_used_wind
 const ConfigRule qwen2_moe_window_rule{read_used_windows<even_below_bound>, write_used_windows};
 const ConfigRule qwen3_moe_window_rule{[](const Json& hf_config, KeySettings& settings) {
                                          if (bool_or(hf_config, "use_sliding_window", false))
-                                           settings.emplace_back("model.window",
-                                                                 fmt::format("{}", window_of(hf_config, qwen_window)));
+                                           add_setting(settings, "model.window", window_of(hf_config, qwen_window));
                                        },
                                        [](const Config& config, Json& hf_config) {
                                          const Index window = block_specs(config).front().attention().window;

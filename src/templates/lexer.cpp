@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "src/templates/syntax.h"
+#include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/tokenizers/unicode.h"
 
@@ -36,9 +37,7 @@ class Lexer {
       at_ = tag + 2 + (sign == '-' || sign == '+' ? 1 : 0);
       if (kind == '#')
         comment();
-      else if (kind == '%' && is_raw())
-        raw();
-      else
+      else if (kind != '%' || !raw())
         code(kind);
     }
     add(TokenKind::end, "");
@@ -107,13 +106,12 @@ class Lexer {
     if (source_.substr(at, 2) != "%}") return std::nullopt;
     return at + 2;
   }
-  bool is_raw() const {
-    char sign;
-    return block_with_name(at_, "raw", sign).has_value();
-  }
-  void raw() {
+  // Adds the text of a raw block. Returns false if the block has another name.
+  bool raw() {
     char sign = 0;
-    skip_to(*block_with_name(at_, "raw", sign));
+    const auto begin = block_with_name(at_, "raw", sign);
+    if (!begin) return false;
+    skip_to(*begin);
     after_tag(sign, true);
     for (std::size_t tag = source_.find("{%", at_); tag != source_.npos; tag = source_.find("{%", tag + 1)) {
       const char left = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
@@ -122,7 +120,7 @@ class Lexer {
       add_data(tag, '%', left);
       skip_to(*end);
       after_tag(sign, true);
-      return;
+      return true;
     }
     fail("the block raw has no end: write {% endraw %}");
   }
@@ -186,16 +184,14 @@ class Lexer {
         take_digits();
       }
     }
-    const char* const last = digits.data() + digits.size();
-    if (is_float) {
-      double x = 0;
-      if (std::from_chars(digits.data(), last, x).ec != std::errc()) fail("a number is out of range");
-      add(TokenKind::literal, "", x);
-    } else {
-      std::int64_t i = 0;
-      if (std::from_chars(digits.data(), last, i).ec != std::errc()) fail("a number is out of range");
-      add(TokenKind::literal, "", i);
-    }
+    const auto add_number = [&](const auto& parsed) {
+      if (!parsed) fail("a number is out of range");
+      add(TokenKind::literal, "", *parsed);
+    };
+    if (is_float)
+      add_number(parse_number<double>(digits));
+    else
+      add_number(parse_number<std::int64_t>(digits));
     at_ = end;
   }
 

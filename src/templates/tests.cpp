@@ -22,7 +22,7 @@ constexpr std::pair<std::string_view, Test> tests[] = {
     {"undefined", [](const Value& x, const Arguments&) { return x.is_undefined(); }},
     {"none", [](const Value& x, const Arguments&) { return x.is<None>(); }},
     {"string", [](const Value& x, const Arguments&) { return x.is_string(); }},
-    {"mapping", [](const Value& x, const Arguments&) { return x.is_dict(); }},
+    {"mapping", [](const Value& x, const Arguments&) { return x.dict() != nullptr; }},
     {"sequence",
      [](const Value& x, const Arguments&) { return x.is_string() || x.list() || x.dict() || x.is_undefined(); }},
     {"iterable",

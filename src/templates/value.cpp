@@ -38,15 +38,18 @@ std::string float_text(double x) {
   return scientific || text.find('.') != text.npos ? text : text + ".0";
 }
 
+// Appends a backslash and the letter of a character. Returns false if it is none of `escaped`.
+bool append_escape(std::string& out, char32_t c, std::string_view escaped, std::string_view letters) {
+  const std::size_t at = c < 128 ? escaped.find(static_cast<char>(c)) : escaped.npos;
+  if (at != escaped.npos) out.append(1, '\\').append(1, letters[at]);
+  return at != escaped.npos;
+}
+
 std::string quoted_json(std::string_view text, bool ascii) {
   std::string out = "\"";
   for_each_character(text, [&](char32_t c, std::size_t, std::string_view bytes) {
-    constexpr std::string_view escaped = "\"\\\b\f\n\r\t", letters = "\"\\bfnrt";
-    const std::size_t at = c < 128 ? escaped.find(static_cast<char>(c)) : escaped.npos;
-    if (at != escaped.npos) {
-      out += '\\';
-      out += letters[at];
-    } else if (c >= 0x10000 && ascii) {
+    if (append_escape(out, c, "\"\\\b\f\n\r\t", "\"\\bfnrt")) return;
+    if (c >= 0x10000 && ascii) {
       const char32_t rest = c - 0x10000;
       out += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + static_cast<unsigned>(rest >> 10),
                          0xdc00 + static_cast<unsigned>(rest & 0x3ff));
@@ -61,17 +64,11 @@ std::string quoted_json(std::string_view text, bool ascii) {
 
 std::string quoted_repr(std::string_view text) {
   const char quote = text.find('\'') != text.npos && text.find('"') == text.npos ? '"' : '\'';
+  const std::string escaped = {quote, '\\', '\n', '\r', '\t'}, letters = {quote, '\\', 'n', 'r', 't'};
   std::string out(1, quote);
   for_each_character(text, [&](char32_t c, std::size_t, std::string_view bytes) {
-    if (c == U'\\' || c == static_cast<char32_t>(quote))
-      out += '\\' + std::string(bytes);
-    else if (c == U'\n')
-      out += "\\n";
-    else if (c == U'\r')
-      out += "\\r";
-    else if (c == U'\t')
-      out += "\\t";
-    else if (c < 32 || (c >= 127 && c <= 160) || c == 0xad)
+    if (append_escape(out, c, escaped, letters)) return;
+    if (c < 32 || (c >= 127 && c <= 160) || c == 0xad)
       out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
     else
       out += bytes;
@@ -117,19 +114,6 @@ Value::Value(const Json& json) {
   }
 }
 
-const std::string* Value::string() const {
-  const auto* s = std::get_if<String>(&data);
-  return s ? s->get() : nullptr;
-}
-const List* Value::list() const {
-  if (const auto* tuple = std::get_if<Tuple>(&data)) return tuple->items.get();
-  const auto* l = std::get_if<std::shared_ptr<const List>>(&data);
-  return l ? l->get() : nullptr;
-}
-const Dict* Value::dict() const {
-  const auto* d = std::get_if<std::shared_ptr<const Dict>>(&data);
-  return d ? d->get() : nullptr;
-}
 const std::string& Value::need_string(std::string_view what) const {
   if (const std::string* s = string()) return *s;
   throw ValueError(fmt::format("{} is {}, not a string", what, type_name(*this)));
@@ -194,20 +178,16 @@ bool equal(const Value& a, const Value& b, int depth) {
 
 int compare(const Value& a, const Value& b, int depth) {
   check_depth(depth);
-  if (a.is_number() && b.is_number()) {
-    if (!a.is<double>() && !b.is<double>()) {
-      const std::int64_t x = a.need_integer("a number"), y = b.need_integer("a number");
-      return x < y ? -1 : x > y;
-    }
-    const double x = a.number(), y = b.number();
-    return x < y ? -1 : x > y;
-  }
+  const auto order = [](auto x, auto y) { return x < y ? -1 : x > y; };
+  if (a.is_number() && b.is_number())
+    return a.is<double>() || b.is<double>() ? order(a.number(), b.number())
+                                            : order(a.need_integer("a number"), b.need_integer("a number"));
   if (a.is_string() && b.is_string()) return a.string()->compare(*b.string());
   if (a.data.index() == b.data.index() && a.list()) {
     const List &x = *a.list(), &y = *b.list();
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i)
       if (!equal(x[i], y[i], depth + 1)) return compare(x[i], y[i], depth + 1);
-    return x.size() < y.size() ? -1 : x.size() > y.size();
+    return order(x.size(), y.size());
   }
   throw ValueError(fmt::format("{} and {} have no order", type_name(a), type_name(b)));
 }

@@ -65,15 +65,22 @@ class Value {
   }
   bool is_undefined() const { return is<Undefined>(); }
   bool is_string() const { return is<String>(); }
-  bool is_dict() const { return is<std::shared_ptr<const Dict>>(); }
   bool is_number() const { return is<bool>() || is<std::int64_t>() || is<double>(); }
-  const std::string* string() const;  // nullptr if it is another type
-  const List* list() const;           // of a list or tuple; nullptr if it is another type
-  const Dict* dict() const;           // nullptr if it is another type
+  // These return nullptr if it is another type.
+  const std::string* string() const { return shared<std::string>(); }
+  const List* list() const { return is<Tuple>() ? std::get<Tuple>(data).items.get() : shared<List>(); }
+  const Dict* dict() const { return shared<Dict>(); }
   // Throws ValueError that names `what` if it is another type.
   const std::string& need_string(std::string_view what) const;
   std::int64_t need_integer(std::string_view what) const;  // of an integer or a boolean
   double number() const;                                   // of is_number()
+
+ private:
+  template <class T>
+  const T* shared() const {
+    const auto* value = std::get_if<std::shared_ptr<const T>>(&data);
+    return value ? value->get() : nullptr;
+  }
 };
 
 // An object with attributes that `set` changes, or the `loop` of a for statement.

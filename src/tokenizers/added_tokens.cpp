@@ -61,11 +61,11 @@ const AddedToken* AddedTokens::find(std::int32_t id) const {
 }
 
 std::int32_t AddedTokens::find(std::string_view content) const {
-  std::uint32_t node = Trie::root;
-  for (const char byte : content)
-    if ((node = contents_.step(node, byte)) == Trie::no_node) return -1;
-  const std::int32_t index = contents_.number(node);
-  return index < 0 ? -1 : tokens_[static_cast<std::size_t>(index)].id;
+  std::int32_t id = -1;
+  contents_.for_each_prefix(content, 0, [&](std::size_t end, std::int32_t index) {
+    if (end == content.size()) id = tokens_[static_cast<std::size_t>(index)].id;
+  });
+  return id;
 }
 
 std::int32_t AddedTokens::end() const {
@@ -75,21 +75,15 @@ std::int32_t AddedTokens::end() const {
 }
 
 std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool normalized) const {
-  const Trie& trie = matches_[normalized];
   std::vector<Segment> segments;
   std::size_t done = 0;  // the text before is in `segments`
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = at;
     std::int32_t index = -1;
-    std::uint32_t node = Trie::root;
-    for (std::size_t next = at; next < text.size();) {
-      node = trie.step(node, text[next++]);
-      if (node == Trie::no_node) break;
-      if (const std::int32_t found = trie.number(node); found >= 0) {
-        index = found;
-        end = next;
-      }
-    }
+    matches_[normalized].for_each_prefix(text, at, [&](std::size_t longer, std::int32_t found) {
+      index = found;
+      end = longer;
+    });
     if (index < 0) {
       ++at;
       continue;

@@ -34,9 +34,9 @@ class Bpe : public Model {
         prefix_(value_of<std::string>(component, "continuing_subword_prefix", "")),
         suffix_(value_of<std::string>(component, "end_of_word_suffix", "")),
         unknown_(value_of<std::string>(component, "unk_token", "")),
-        unknown_id_(vocabulary().find(unknown_)),
         fuse_unknown_(value_of<bool>(component, "fuse_unk", false)),
         ignore_merges_(value_of<bool>(component, "ignore_merges", false)) {
+    unknown_id_ = vocabulary().find(unknown_);
     if (value_of<double>(component, "dropout", 0.0) != 0)
       bad_component("dropout would make ids random: set it to null");
     if (value_of<bool>(component, "byte_fallback", false)) bytes_ = vocabulary().bytes();
@@ -61,8 +61,6 @@ class Bpe : public Model {
         if (const Character c = character_at(token, 0); c.size == token.size())
           characters_.put(c.code, static_cast<std::uint64_t>(i));
   }
-
-  std::int32_t unknown_id() const override { return unknown_id_; }
 
   void encode(std::string_view pre_token, std::vector<std::int32_t>& ids) const override {
     if (ignore_merges_)
@@ -165,7 +163,6 @@ class Bpe : public Model {
 
   std::string prefix_, suffix_;  // of all tokens of a pre-token but the first; of the last
   std::string unknown_;
-  std::int32_t unknown_id_;
   bool fuse_unknown_, ignore_merges_;
   std::vector<std::int32_t> bytes_;  // tokens of the bytes; empty: no byte fallback
   FlatMap merges_;                   // pair -> rank << 32 | merged token

@@ -27,19 +27,14 @@ std::uint32_t u32_at(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// Fields of a unit of the trie: a node reached by a byte, or the value of its parent node.
-std::uint32_t offset_of(std::uint32_t unit) {
-  return (unit >> 10) << ((unit & 1u << 9) >> 6);
-}
-bool has_value(std::uint32_t unit) {
-  return unit >> 8 & 1;
-}
-std::uint32_t byte_of(std::uint32_t unit) {
-  return unit & (1u << 31 | 0xFF);
-}
-std::uint32_t value_of_unit(std::uint32_t unit) {
-  return unit & ~(1u << 31);
-}
+// A unit of the trie: a node reached by a byte, or the value of its parent node.
+struct TrieUnit {
+  std::uint32_t bits;
+  std::uint32_t offset() const { return (bits >> 10) << ((bits & 1u << 9) >> 6); }
+  bool has_value() const { return bits >> 8 & 1; }
+  std::uint32_t byte() const { return bits & (1u << 31 | 0xFF); }
+  std::uint32_t value() const { return bits & ~(1u << 31); }
+};
 
 // Compiled normalisation table of SentencePiece: "precompiled_charsmap".
 //
@@ -53,7 +48,7 @@ class Charsmap {
     const std::size_t size = bytes.size() < 4 ? 0 : u32_at(bytes, 0);
     if (size == 0 || size % 4 != 0 || size > bytes.size() - 4 || bytes.back() != '\0')
       bad_component("precompiled_charsmap is damaged");
-    for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back(u32_at(bytes, at));
+    for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back({u32_at(bytes, at)});
     replacements_ = bytes.substr(4 + size);
   }
 
@@ -84,21 +79,21 @@ class Charsmap {
  private:
   // Returns nullptr if there is no replacement.
   const char* replacement(std::string_view text) const {
-    std::size_t node = offset_of(trie_[0]);
+    std::size_t node = trie_[0].offset();
     for (const char c : text) {
       const std::uint32_t byte = static_cast<unsigned char>(c);
       node ^= byte;
-      if (node >= trie_.size() || byte_of(trie_[node]) != byte) return nullptr;
-      const std::uint32_t unit = trie_[node];
-      node ^= offset_of(unit);
-      if (!has_value(unit)) continue;
-      const std::size_t at = node < trie_.size() ? value_of_unit(trie_[node]) : replacements_.size();
+      if (node >= trie_.size() || trie_[node].byte() != byte) return nullptr;
+      const TrieUnit unit = trie_[node];
+      node ^= unit.offset();
+      if (!unit.has_value()) continue;
+      const std::size_t at = node < trie_.size() ? trie_[node].value() : replacements_.size();
       return at < replacements_.size() ? replacements_.data() + at : nullptr;
     }
     return nullptr;
   }
 
-  std::vector<std::uint32_t> trie_;
+  std::vector<TrieUnit> trie_;
   std::string replacements_;
 };
 

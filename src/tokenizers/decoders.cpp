@@ -28,11 +28,7 @@ Decoder byte_fallback(const Json&) {
 }
 
 Decoder fuse(const Json&) {
-  return [](DecodedTokens& x) {
-    std::string all;
-    for (const std::string& token : x.tokens) all += token;
-    x.tokens = {std::move(all)};
-  };
+  return [](DecodedTokens& x) { x.tokens = {join(x.tokens, "")}; };
 }
 
 Decoder marks_to_blanks(const Json& component) {
@@ -105,12 +101,8 @@ Decoder wordpiece(const Json& component) {
   };
 }
 
-Decoder sequence_of_decoders(const Json& component) {
-  return sequence_of<DecodedTokens>(component, "decoders", make_decoder);
-}
-
 constexpr Kind<Decoder> decoder_kinds[] = {
-    {"Sequence", sequence_of_decoders},
+    {"Sequence", [](const Json& json) { return sequence_of<DecodedTokens>(json, "decoders", make_decoder); }},
     {"ByteLevel", bytes_of_characters},
     {"Metaspace", marks_to_blanks},
     {"ByteFallback", byte_fallback},

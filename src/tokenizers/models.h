@@ -45,10 +45,13 @@ class Model {
   explicit Model(std::unique_ptr<const Vocabulary> vocabulary) : vocabulary_(std::move(vocabulary)) {}
   virtual ~Model() = default;
   const Vocabulary& vocabulary() const { return *vocabulary_; }
-  virtual std::int32_t unknown_id() const = 0;  // -1 if there is none
+  std::int32_t unknown_id() const { return unknown_id_; }  // -1 if there is none
   // Appends the ids of a pre-token, which must not be empty. Throws InputError if a character has
   // no token and the model has no unknown token. Threads may call it concurrently.
   virtual void encode(std::string_view pre_token, std::vector<std::int32_t>& ids) const = 0;
+
+ protected:
+  std::int32_t unknown_id_ = -1;
 
  private:
   std::unique_ptr<const Vocabulary> vocabulary_;

@@ -129,12 +129,8 @@ Normalizer bert_normalizer(const Json& component) {
   };
 }
 
-Normalizer sequence(const Json& component) {
-  return sequence_of<NormalText>(component, "normalizers", make_normalizer);
-}
-
 constexpr Kind<Normalizer> normalizer_kinds[] = {
-    {"Sequence", sequence},
+    {"Sequence", [](const Json& json) { return sequence_of<NormalText>(json, "normalizers", make_normalizer); }},
     {"NFC", normal_form<NormalForm::nfc>},
     {"NFD", normal_form<NormalForm::nfd>},
     {"NFKC", normal_form<NormalForm::nfkc>},

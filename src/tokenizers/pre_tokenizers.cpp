@@ -27,41 +27,11 @@ struct Span {
   bool match;
 };
 
-// Joins each match to the span before it, unless that span is a match or ends with one.
-void merge_with_previous(std::vector<Span>& spans) {
-  std::size_t count = 0;
-  bool after_match = false;
-  for (const Span span : spans) {
-    if (span.match && !after_match && count > 0)
-      spans[count - 1].end = span.end;
-    else
-      spans[count++] = span;
-    after_match = span.match;
-  }
-  spans.resize(count);
-}
-void merge_with_next(std::vector<Span>& spans) {
-  std::size_t first = spans.size();
-  bool before_match = false;
-  for (std::size_t i = spans.size(); i-- > 0;) {
-    const Span span = spans[i];
-    if (span.match && !before_match && first < spans.size())
-      spans[first].begin = span.begin;
-    else
-      spans[--first] = span;
-    before_match = span.match;
-  }
-  spans.erase(spans.begin(), spans.begin() + static_cast<std::ptrdiff_t>(first));
-}
-// Joins adjacent spans that are both matches, or both not.
-void merge_alike(std::vector<Span>& spans) {
-  std::size_t count = 0;
-  for (const Span span : spans)
-    if (count > 0 && spans[count - 1].match == span.match)
-      spans[count - 1].end = span.end;
-    else
-      spans[count++] = span;
-  spans.resize(count);
+// Returns true if adjacent spans become one.
+bool joins(Behavior behavior, const Span& left, const Span& right) {
+  return (behavior == Behavior::merged_with_previous && !left.match && right.match) ||
+         (behavior == Behavior::merged_with_next && left.match && !right.match) ||
+         (behavior == Behavior::contiguous && left.match == right.match);
 }
 
 // Divides each pre-token. divide(text, spans) appends spans that cover the text.
@@ -73,13 +43,14 @@ void split(PreTokenizedText& x, Behavior behavior, const Divide& divide) {
   for (const PreTokenizedText::PreToken& pre_token : x.pre_tokens) {
     spans.clear();
     divide(std::string_view(x.text).substr(pre_token.begin, pre_token.end - pre_token.begin), spans);
-    if (behavior == Behavior::merged_with_previous) merge_with_previous(spans);
-    if (behavior == Behavior::merged_with_next) merge_with_next(spans);
-    if (behavior == Behavior::contiguous) merge_alike(spans);
-    for (const Span& span : spans)
-      if (span.end > span.begin && !(behavior == Behavior::removed && span.match))
-        pre_tokens.push_back(
-            {pre_token.begin + span.begin, pre_token.begin + span.end, pre_token.first && span.begin == 0});
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+      const std::size_t begin = spans[i].begin;
+      const bool match = spans[i].match;
+      while (i + 1 < spans.size() && joins(behavior, spans[i], spans[i + 1])) ++i;
+      const std::size_t end = spans[i].end;
+      if (end > begin && !(behavior == Behavior::removed && match))
+        pre_tokens.push_back({pre_token.begin + begin, pre_token.begin + end, pre_token.first && begin == 0});
+    }
   }
   x.pre_tokens = std::move(pre_tokens);
 }
@@ -219,12 +190,9 @@ PreTokenizer bert_pre_tokenizer(const Json&) {
   };
 }
 
-PreTokenizer sequence_of_pre_tokenizers(const Json& component) {
-  return sequence_of<PreTokenizedText>(component, "pretokenizers", make_pre_tokenizer);
-}
-
 constexpr Kind<PreTokenizer> pre_tokenizer_kinds[] = {
-    {"Sequence", sequence_of_pre_tokenizers},
+    {"Sequence",
+     [](const Json& json) { return sequence_of<PreTokenizedText>(json, "pretokenizers", make_pre_tokenizer); }},
     {"ByteLevel", byte_level},
     {"Split", split_by_pattern},
     {"Metaspace", metaspace},

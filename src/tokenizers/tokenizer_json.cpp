@@ -5,6 +5,7 @@
 
 #include "kernels/check.h"
 #include "src/system/files.h"
+#include "src/text/strings.h"
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
@@ -135,9 +136,7 @@ std::string TokenizerJson::decode(const std::vector<std::int32_t>& ids) const {
   x.most = max_output_bytes(bytes);
   const MatchTime time(bytes);
   decoder_(x);
-  std::string text;
-  for (const std::string& token : tokens) text += token;
-  return text;
+  return join(tokens, "");
 }
 
 std::int32_t TokenizerJson::find(std::string_view token) const {

@@ -46,37 +46,37 @@ class FlatMap {
   std::size_t used_ = 0;
 };
 
-// Trie of texts with numbers of 0 or more. A walk begins at `root`.
+// Trie of texts with numbers of 0 or more.
 class Trie {
  public:
-  static constexpr std::uint32_t root = 0, no_node = ~std::uint32_t{0};
-
   void put(std::string_view text, std::int32_t number) {
-    std::uint32_t node = root;
+    std::uint64_t node = 0;
     for (const char byte : text) {
-      std::uint32_t next = step(node, byte);
-      if (next == no_node) {
-        next = static_cast<std::uint32_t>(numbers_.size());
-        edges_.put(edge(node, byte), next);
+      const std::uint64_t* next = edges_.find(edge(node, byte));
+      if (!next) {
+        edges_.put(edge(node, byte), numbers_.size());
         numbers_.push_back(-1);
       }
-      node = next;
+      node = next ? *next : numbers_.size() - 1;
     }
     numbers_[node] = number;
   }
-  std::uint32_t step(std::uint32_t node, char byte) const {
-    const std::uint64_t* next = edges_.find(edge(node, byte));
-    return next ? static_cast<std::uint32_t>(*next) : no_node;
+  // Calls visit(end, number) for each text that is text[begin, end), the shortest first.
+  template <class Visit>
+  void for_each_prefix(std::string_view text, std::size_t begin, const Visit& visit) const {
+    std::uint64_t node = 0;
+    for (std::size_t end = begin; end < text.size();) {
+      const std::uint64_t* next = edges_.find(edge(node, text[end++]));
+      if (!next) return;
+      node = *next;
+      if (numbers_[node] >= 0) visit(end, numbers_[node]);
+    }
   }
-  // Returns -1 if no text ends here.
-  std::int32_t number(std::uint32_t node) const { return numbers_[node]; }
 
  private:
-  static std::uint64_t edge(std::uint32_t node, char byte) {
-    return std::uint64_t{node} << 8 | static_cast<unsigned char>(byte);
-  }
+  static std::uint64_t edge(std::uint64_t node, char byte) { return node << 8 | static_cast<unsigned char>(byte); }
   FlatMap edges_;
-  std::vector<std::int32_t> numbers_ = {-1};  // by node
+  std::vector<std::int32_t> numbers_ = {-1};  // by node; -1 if no text ends there
 };
 
 }  // namespace sy

@@ -57,11 +57,10 @@ const std::bitset<end_of_newer / 64 + 1>& blocks_of_newer() {
   return blocks;
 }
 
-struct LibraryVersion {
-  const char* name;
-  std::string library, unicode;
+struct LibraryVersions {
+  std::string pcre2, unicode_of_pcre2, icu, unicode_of_icu;
 };
-std::vector<LibraryVersion> library_versions() {
+LibraryVersions library_versions() {
   const auto of_pcre2 = [](std::uint32_t what) {
     std::string text(64, '\0');
     const int size = pcre2_config(what, text.data());  // includes the terminating zero
@@ -77,8 +76,7 @@ std::vector<LibraryVersion> library_versions() {
   u_getVersion(icu);
   u_getUnicodeVersion(unicode);
   const std::string pcre2 = of_pcre2(PCRE2_CONFIG_VERSION);  // "10.42 2022-12-11"
-  return {{"PCRE2", pcre2.substr(0, pcre2.find(' ')), of_pcre2(PCRE2_CONFIG_UNICODE_VERSION)},
-          {"ICU", of_icu(icu), of_icu(unicode)}};
+  return {pcre2.substr(0, pcre2.find(' ')), of_pcre2(PCRE2_CONFIG_UNICODE_VERSION), of_icu(icu), of_icu(unicode)};
 }
 
 // Returns the normaliser of a form. It normalises only characters of Unicode 9.
@@ -214,19 +212,16 @@ std::string_view with_stand_ins(std::string_view text, std::u32string_view named
 
 const std::string& unicode_versions() {
   static const std::string text = [] {
-    std::string made;
-    for (const LibraryVersion& v : library_versions())
-      made += fmt::format("{}{} {}", made.empty() ? "" : ", ", v.name, v.unicode);
-    return made;
+    const LibraryVersions v = library_versions();
+    return fmt::format("PCRE2 {}, ICU {}", v.unicode_of_pcre2, v.unicode_of_icu);
   }();
   return text;
 }
 
 std::string unicode_libraries() {
-  std::string made;
-  for (const LibraryVersion& v : library_versions())
-    made += fmt::format("{}{} {} (Unicode {})", made.empty() ? "" : ", ", v.name, v.library, v.unicode);
-  return made;
+  const LibraryVersions v = library_versions();
+  return fmt::format("PCRE2 {} (Unicode {}), ICU {} (Unicode {})", v.pcre2, v.unicode_of_pcre2, v.icu,
+                     v.unicode_of_icu);
 }
 
 std::string normalized(std::string_view text, NormalForm form) {

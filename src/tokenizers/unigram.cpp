@@ -24,7 +24,7 @@ class Unigram : public Model {
     const auto unknown = value_of<std::int64_t>(component, "unk_id", -1);
     if (unknown < -1 || unknown >= vocabulary().size())
       bad_component("unk_id {} is none of {} tokens", unknown, vocabulary().size());
-    unknown_ = static_cast<std::int32_t>(unknown);
+    unknown_id_ = static_cast<std::int32_t>(unknown);
     for (const Json& entry : component.at("vocab")) {
       const double score = entry.at(1).get<double>();
       tokens_.put(vocabulary().token(static_cast<std::int32_t>(scores_.size())),
@@ -34,8 +34,6 @@ class Unigram : public Model {
     }
     if (value_of<bool>(component, "byte_fallback", false)) bytes_ = vocabulary().bytes();
   }
-
-  std::int32_t unknown_id() const override { return unknown_; }
 
   void encode(std::string_view pre_token, std::vector<std::int32_t>& ids) const override {
     thread_local std::vector<Best> best;
@@ -47,19 +45,14 @@ class Unigram : public Model {
         if (best[end].id == none || before + score > best[end].score) best[end] = {before + score, begin, id};
       };
       bool known = false;  // true if the character alone is a token
-      std::uint32_t node = Trie::root;
-      for (std::size_t end = begin; end < pre_token.size();) {
-        node = tokens_.step(node, pre_token[end++]);
-        if (node == Trie::no_node) break;
-        if (const std::int32_t id = tokens_.number(node); id >= 0) {
-          offer(end, scores_[static_cast<std::size_t>(id)], id);
-          known |= end == begin + character.size();
-        }
-      }
+      tokens_.for_each_prefix(pre_token, begin, [&](std::size_t end, std::int32_t id) {
+        offer(end, scores_[static_cast<std::size_t>(id)], id);
+        known |= end == begin + character.size();
+      });
       if (known) return;
-      if (unknown_ < 0)
+      if (unknown_id_ < 0)
         bad_input("the tokenizer has no token for '{}', and no unk_id: it cannot encode this text", character);
-      offer(begin + character.size(), unknown_score_, unknown_);
+      offer(begin + character.size(), unknown_score_, unknown_id_);
     });
 
     // Walks from the end to the start. Adjacent unknown tokens become one.
@@ -67,8 +60,8 @@ class Unigram : public Model {
     for (std::size_t end = pre_token.size(); end > 0;) {
       std::size_t begin = best[end].begin;
       std::int32_t id = best[end].id;
-      if (id == unknown_) {
-        while (begin > 0 && best[begin].id == unknown_) begin = best[begin].begin;
+      if (id == unknown_id_) {
+        while (begin > 0 && best[begin].id == unknown_id_) begin = best[begin].begin;
         id = vocabulary().find(pre_token.substr(begin, end - begin));
       }
       const auto added = std::ssize(ids);
@@ -77,7 +70,7 @@ class Unigram : public Model {
       else if (append_bytes(pre_token.substr(begin, end - begin), bytes_, ids))
         std::reverse(ids.begin() + added, ids.end());
       else
-        ids.push_back(unknown_);
+        ids.push_back(unknown_id_);
       end = begin;
     }
     std::reverse(ids.begin() + static_cast<std::ptrdiff_t>(first), ids.end());
@@ -92,7 +85,6 @@ class Unigram : public Model {
     std::int32_t id = none;
   };
 
-  std::int32_t unknown_;
   Trie tokens_;
   std::vector<double> scores_;
   double unknown_score_ = HUGE_VAL;  // 10 below the lowest score

@@ -15,13 +15,11 @@ class Wordpiece : public Model {
       : Model(vocabulary_of(component)),
         unknown_token_(value_of<std::string>(component, "unk_token")),
         prefix_(value_of<std::string>(component, "continuing_subword_prefix")),
-        most_(value_of<std::uint64_t>(component, "max_input_chars_per_word")),
-        unknown_(vocabulary().find(unknown_token_)) {
+        most_(value_of<std::uint64_t>(component, "max_input_chars_per_word")) {
+    unknown_id_ = vocabulary().find(unknown_token_);
     for (std::int32_t id = 0; id < vocabulary().size(); ++id)
       longest_ = std::max(longest_, vocabulary().token(id).size());
   }
-
-  std::int32_t unknown_id() const override { return unknown_; }
 
   void encode(std::string_view pre_token, std::vector<std::int32_t>& ids) const override {
     const std::size_t first = ids.size();
@@ -29,11 +27,11 @@ class Wordpiece : public Model {
     for_each_character(pre_token, [&](char32_t, std::size_t, std::string_view) { ++characters; });
     if (characters <= most_ && append_tokens(pre_token, ids)) return;
     ids.resize(first);
-    if (unknown_ < 0)
+    if (unknown_id_ < 0)
       bad_input(
           "the tokenizer cannot divide '{}' into tokens, and has no unknown token '{}': it cannot encode this text",
           shown(pre_token), shown(unknown_token_));
-    ids.push_back(unknown_);
+    ids.push_back(unknown_id_);
   }
 
  private:
@@ -62,8 +60,7 @@ class Wordpiece : public Model {
   }
 
   std::string unknown_token_, prefix_;
-  std::uint64_t most_;  // characters of a pre-token that is not unknown
-  std::int32_t unknown_;
+  std::uint64_t most_;       // characters of a pre-token that is not unknown
   std::size_t longest_ = 0;  // bytes of a token
 };
 
