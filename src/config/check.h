@@ -62,6 +62,11 @@ class Problems {
     const auto location = locations_.find(key);
     add_at(location == locations_.end() ? Location() : location->second, what, std::forward<Args>(args)...);
   }
+  // Adds an error if `is_wrong`: the value of the key excludes another setting. with: that setting,
+  // and the reason. to: values that do not exclude it.
+  void refuse(bool is_wrong, const Config& config, const std::string& key, std::string_view with, std::string_view to) {
+    if (is_wrong) add(key, "{} = {} with {}: set it to {}", key, value_of(config, key), with, to);
+  }
   // Records that the value of a key is unreadable or out of bounds. Checks that need the value are
   // skipped.
   void mark_wrong(const std::string& key) { wrong_values_.insert(key); }

@@ -16,16 +16,15 @@ void check_lora(const Config& c, Problems& problems) {
         problems.add(key, "{} = {} with train.lora_rank = 0: set train.lora_rank, or leave this out", key, text);
     return;
   }
-  const auto refuse = [&](const char* key, const std::string& value, const char* why, const char* to) {
-    problems.add(key, "{} = {} with train.lora_rank = {}: {}: set it to {}", key, value, t.lora_rank, why, to);
+  const auto refuse = [&](bool is_set, const char* key, const char* why, const char* to) {
+    problems.refuse(is_set, c, key, fmt::format("train.lora_rank = {}: {}", t.lora_rank, why), to);
   };
-  if (update_rule(t.optimizer).matrix_rule)
-    refuse("train.optimizer", show(t.optimizer), "it does not update adapters as matrices", "adamw or sgd");
-  if (t.qk_clip > 0) refuse("train.qk_clip", show(t.qk_clip), "it would scale frozen weights", "0");
-  if (c.model.mup) refuse("model.mup", "true", "muP has no learning rates of adapters", "false");
-  if (c.model.norm == NormKind::batchnorm)
-    refuse("model.norm", "batchnorm", "training changes its running averages, and adapters do not hold them",
-           "rmsnorm or layernorm");
+  refuse(update_rule(t.optimizer).matrix_rule, "train.optimizer", "it does not update adapters as matrices",
+         "adamw or sgd");
+  refuse(t.qk_clip > 0, "train.qk_clip", "it would scale frozen weights", "0");
+  refuse(c.model.mup, "model.mup", "muP has no learning rates of adapters", "false");
+  refuse(c.model.norm == NormKind::batchnorm, "model.norm",
+         "training changes its running averages, and adapters do not hold them", "rmsnorm or layernorm");
   for (const std::string& target : split_list(t.lora_targets)) {
     if (!is_lora_target(target))
       problems.add("train.lora_targets", "train.lora_targets has '{}': expected {}, or one matrix as in attention.q",
