@@ -159,9 +159,8 @@ int import_command(CommandLine& line) {
   agree_on_errors(world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("import");
-    CommandLine rest{world, take_settings("import", line.args, settings, errors, options), line.options};
     po::variables_map arguments;
-    go = parse_options(rest, "import", options, {"folder", "run"}, arguments, errors);
+    go = parse_options(line, "import", options, {"folder", "run"}, arguments, errors, &settings);
     if (!go) return;
     if (has_value(arguments, "run")) {
       run = arguments["run"].as<std::string>();

@@ -99,22 +99,16 @@ std::vector<int> parse_ranks(const std::string& text);
 // repeat_last.
 // Adds unknown options, missing required ones and ill-typed values to `errors`. An ill-typed value
 // is present in `out`, but empty.
+// settings: gets the settings of a command that takes them, --section.key=value or --section.key
+// value.
 // With --help, prints the usage and returns false. Commands call this before they do anything else.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, ErrorList& errors,
-                   bool repeat_last = false);
+                   std::vector<std::string>* settings = nullptr, bool repeat_last = false);
 // The same, but throws InputErrors.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
-                   const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
+                   const std::vector<std::string>& positional, po::variables_map& out);
 // Returns true if the option is present with a value of its type.
 bool has_value(const po::variables_map& arguments, const char* option);
-
-// Removes the settings, --section.key=value or --section.key value, from the arguments. Returns the
-// remaining arguments.
-// own: the options of the command. An unknown option that is the end of a setting's key is reported
-// as a setting without its section.
-std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
-                                       std::vector<std::string>& settings, ErrorList& errors,
-                                       const po::options_description& own);
 
 }  // namespace sy

@@ -52,9 +52,8 @@ int train_command(CommandLine& line) {
   agree_on_errors(line.world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("train");
-    CommandLine rest{line.world, take_settings("train", line.args, settings, errors, options), line.options};
     po::variables_map arguments;
-    go = parse_options(rest, "train", options, {"config"}, arguments, errors);
+    go = parse_options(line, "train", options, {"config"}, arguments, errors, &settings);
     if (!go) return;
     bool ranks_known = true;
     if (arguments.count("ranks")) {
