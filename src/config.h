@@ -266,6 +266,19 @@ struct Config {
   Layout layout(int ranks) const;
 };
 
+// A size of [parallel]: its key, its name in the short text of a layout, and its members.
+struct LayoutAxis {
+  std::string_view key, name;
+  Index Config::Parallel::*configured;
+  int Layout::*size;
+};
+constexpr LayoutAxis layout_axes[] = {
+    {"parallel.tp", "tp", &Config::Parallel::tp, &Layout::tp},
+    {"parallel.ep", "ep", &Config::Parallel::ep, &Layout::ep},
+    {"parallel.etp", "etp", &Config::Parallel::etp, &Layout::etp},
+    {"parallel.ranks_per_node", "node", &Config::Parallel::ranks_per_node, &Layout::ranks_per_node},
+};
+
 // A key of the table, for display. The keys of a kind of layer appear once, with NAME as the kind.
 struct ConfigKey {
   std::string name, type, default_value, help;
