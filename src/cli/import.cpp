@@ -5,14 +5,13 @@
 #include <memory>
 #include <optional>
 
-#include "src/cli/options.h"
 #include "src/cli/progress.h"
+#include "src/cli/trained.h"
 #include "src/config.h"
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/families/import.h"
 #include "src/families/upcycle.h"
-#include "src/io/checkpoint.h"
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
@@ -59,9 +58,8 @@ Imported open_source(const fs::path& folder, const std::string& upcycle_option,
     in.model_name = model.family->name;
     in.tokenizers = tokenizers_in(folder);
   } else if (!upcycle_option.empty()) {
-    std::vector<std::string> warnings, renamed;
-    const fs::path step = resolve_checkpoint(folder, &warnings);
-    for (const std::string& warning : warnings) warn(warning);
+    std::vector<std::string> renamed;
+    const fs::path step = find_checkpoint(folder);
     const TrainState state = read_state(step);
     in.config = parse_config(state.config, step.string(), {}, &renamed);
     for (const std::string& warning : renamed) warn(warning);

@@ -19,6 +19,10 @@ struct Trained {
   Config config;
 };
 
+// Returns the step folder that the name of a step folder or a run means, and prints the warnings
+// about it. Not collective.
+std::filesystem::path find_checkpoint(const std::filesystem::path& name);
+
 // Opens a checkpoint by the name of a step folder or a run. Checks and reads everything except the
 // weights. Collective.
 Trained open_checkpoint(Comm& world, const std::string& name);
