@@ -11,8 +11,6 @@
 
 namespace sy {
 
-struct ConfigKey;  // src/config.h
-
 namespace po = boost::program_options;
 
 // An option of a command, for the shell's completion.
@@ -60,24 +58,8 @@ RunCommand prepare_command, train_command, import_command, export_command, evalu
 // of_configuration is true, returns only sections and keys.
 std::vector<std::string> help_topics(bool of_configuration);
 
-// Divide the name of a key: "attention.local.window" is "window" in section "attention.local".
-std::string section_of(const std::string& key);
-std::string name_in_section(const std::string& key);
 // Returns the first sentence of a help text, cut to `width` columns.
 std::string first_sentence(const std::string& help, int width);
-// Returns the type of a key's value, and its range if there is one.
-std::string type_and_range(const ConfigKey& key);
-
-// Reference pages, which the program generates from its own tables.
-// Returns the manual page switchyard(1), in the man macros of roff.
-std::string man_page(Comm& world);
-
-// Returns docs/reference/cli.md: every command with its usage and its options, as Markdown.
-std::string command_page(Comm& world);
-
-// Returns docs/reference/config.md: every key with its default, its values and its meaning, as
-// Markdown.
-std::string config_page();
 
 // Add the option --provenance of commands that write files for others, and return its value. A
 // wrong value is added to `errors`.
