@@ -320,10 +320,10 @@ Config parse_config(const std::string& ini_text, const std::string& origin,
 // Returns the settings that must be equal on all ranks (dist/rank_settings.h).
 // These are all keys but data.path, since each host may have the data in another folder.
 std::vector<RankSetting> rank_settings(const Config& config);
-// Returns every key with its value, as INI. parse_config(to_ini(c)) == c.
-std::string to_ini(const Config& config);
-// The same with origins: as a comment of each value, and as {"value", "origin"} by key.
-std::string to_ini(const Config& config, const ConfigOrigins& origins);
+// Returns every key with its value, as INI. parse_config(to_ini(c)) == c. If `origins` is not
+// nullptr, a comment of each value says its origin.
+std::string to_ini(const Config& config, const ConfigOrigins* origins = nullptr);
+// Returns {"value", "origin"} by key.
 Json to_json(const Config& config, const ConfigOrigins& origins);
 // The value of one key, such as "model.d_model" or "attention.local.window", as to_ini writes it.
 // The key must exist.

@@ -28,7 +28,8 @@ int config_command(CommandLine& line) {
     errors.run([&] { config = read_config(arguments["config"].as<std::string>(), settings, {}, &origins, &warnings); });
   errors.raise();
   for (const std::string& text : warnings) warn(text);
-  const std::string text = arguments["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, origins);
+  const std::string text =
+      arguments["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, &origins);
   std::cout << (isatty(STDOUT_FILENO) ? visible(text, "\n\t") : text) << std::flush;
   return 0;
 }
