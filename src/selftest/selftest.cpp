@@ -121,8 +121,8 @@ bool Checks::run(const std::string& name, bool local, const std::function<void(F
     mine.errors.resize(most_errors);
     mine.errors.push_back(fmt::format("and {} more errors", more));
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const Json text{{"seconds", seconds}, {"detail", mine.detail}, {"skipped", mine.skipped}, {"errors", mine.errors}};
+  const Json text{
+      {"seconds", seconds_since(start)}, {"detail", mine.detail}, {"skipped", mine.skipped}, {"errors", mine.errors}};
   Check& result = checks_.emplace_back();
   result.name = name;
   int rank = 0, skipping = 0;
