@@ -79,14 +79,12 @@ void set_key(Config& c, const Setting& s, Problems& problems) {
   for (const KeyEntry& entry : key_entries(c)) {
     names.push_back(entry.name);
     if (entry.name != s.key) continue;
-    // `c` is not constant, and neither is the value.
+    // `c` is not constant, and neither are the value and its kind.
     if (!entry.key->type.read(s.text, const_cast<void*>(entry.value))) {
       problems.mark_wrong(s.key);
       problems.add_at(s.where, "{} = '{}': expected {}", s.key, s.text, entry.key->type.accepts());
     }
-    for (std::vector<Config::Kind>* kinds : {&c.kinds, &c.stacks})
-      for (Config::Kind& k : *kinds)
-        if (&k == entry.kind && !entry.sets_value()) k.own_keys.push_back(s.key);
+    if (!entry.sets_value()) const_cast<Config::Kind*>(entry.kind)->own_keys.push_back(s.key);
     return;
   }
   const std::string moe_key = "moe" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
