@@ -191,7 +191,7 @@ int import_command(CommandLine& line) {
     write_file(fs::path(run) / config_name, state.config);
   });
   {
-    ByteProgress progress;
+    Progress progress;
     save_weights(world, run, state, in.params, in.values(), [&](Index done, Index total) {
       const Index bytes = Index{sizeof(float)} * world.size();
       if (lead && !quiet) progress.show("importing", done * bytes, total * bytes);
