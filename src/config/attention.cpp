@@ -6,9 +6,10 @@
 namespace sy {
 namespace {
 
+using Model = Config::Model;
+
 // Checks the indexer of sparse attention of some layers.
 void check_indexer(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Model& m = layers.model();
   if (m.attention != AttentionPattern::indexed) return;
   problems.refuse(m.window > 0, layers.config, layers.key(&Model::window),
@@ -44,7 +45,6 @@ void check_indexers(const Config& c, Problems& problems) {
 }
 
 void check_global_projections(const Config& c, Problems& problems) {
-  using Model = Config::Model;
   for (const LayerKind& layers : layer_kinds(c)) {
     const Model& m = layers.model();
     if (!m.global_projections) continue;
@@ -72,7 +72,6 @@ void check_global_projections(const Config& c, Problems& problems) {
 
 void check_visible_prefix(const Config& c, Problems& problems) {
   if (!c.has_visible_prefix()) return;
-  using Model = Config::Model;
   constexpr const char* prefix = "train.objective = prefix, whose prefix all later tokens see";
   problems.refuse(c.model.mtp_depth > 0, c, "model.mtp_depth",
                   "train.objective = prefix: a module would see the tokens that it predicts", "0");

@@ -13,9 +13,11 @@
 namespace sy {
 namespace {
 
+using Model = Config::Model;
+
 // Fills in defaults that follow from other keys. gated: dense FFNs are gated. clamped: some FFN is
 // silu_clamped.
-void resolve(Config::Model& m, bool gated, bool clamped) {
+void resolve(Model& m, bool gated, bool clamped) {
   if (m.kind == ModelKind::encoder && m.attention == AttentionPattern::causal) m.attention = AttentionPattern::full;
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
@@ -65,7 +67,6 @@ void check_sizes(const Config& c, Problems& problems) {
 
 // Checks the positions of some layers.
 void check_positions(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Model& m = layers.model();
   const Position of_model = layers.config.model.position;
   const bool of_embedding =
@@ -104,8 +105,7 @@ void check_positions(const LayerKind& layers, Problems& problems) {
   for (const auto factors : {&Model::rope_short_factors, &Model::rope_long_factors}) {
     const std::vector<double>& list = m.*factors;
     const bool trains_with = (factors == &Model::rope_long_factors) == trains_with_long;
-    const bool has_pairs =
-        std::ssize(list) == pairs && std::all_of(list.begin(), list.end(), [](double f) { return f > 0; });
+    const bool has_pairs = std::ssize(list) == pairs && std::ranges::all_of(list, [](double f) { return f > 0; });
     if (const std::string key = layers.key(factors); !has_pairs && (trains_with || !list.empty()))
       problems.add(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
                    list.size(), pairs);
@@ -114,7 +114,6 @@ void check_positions(const LayerKind& layers, Problems& problems) {
 
 // Checks that the visibility of attention of some layers fits the kind of the model.
 void check_visibility(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Model& m = layers.model();
   const bool encoder = m.kind == ModelKind::encoder;
   const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed ||
@@ -166,7 +165,6 @@ void check_kind(const Config& c, Problems& problems) {
 
 // Checks the scores and the pattern of attention of some layers.
 void check_attention(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Config& c = layers.config;
   const Model& m = layers.model();
   const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed ||
@@ -196,7 +194,6 @@ void check_attention(const LayerKind& layers, Problems& problems) {
 
 // Checks that the weights of queries and keys scale the logits of some layers.
 void check_qk_clip(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Model& m = layers.model();
   const Config& c = layers.config;
   const auto refuse = [&](bool limits, const std::string& key) {
@@ -210,7 +207,7 @@ void check_qk_clip(const LayerKind& layers, Problems& problems) {
 
 // Checks latent attention, and that keys which only it reads are unset without it.
 void check_latent(const Config& c, Problems& problems) {
-  const Config::Model& m = c.model;
+  const Model& m = c.model;
   if (m.kv_lora_rank == 0) {
     const auto alone = [&](const char* key, double value) {
       if (value > 0)
@@ -232,15 +229,15 @@ void check_latent(const Config& c, Problems& problems) {
   problems.refuse(m.bias != Biases::none && m.bias != Biases::mlp, c, "model.bias",
                   "model.kv_lora_rank: latent attention has no biases", "none or mlp");
   for (const LayerKind& layers : layer_kinds(c)) {
-    problems.refuse(layers.model().qk_norm != QkNormKind::none, c, layers.key(&Config::Model::qk_norm),
+    problems.refuse(layers.model().qk_norm != QkNormKind::none, c, layers.key(&Model::qk_norm),
                     "model.kv_lora_rank, whose latents are normalised instead", "none");
-    problems.refuse(layers.model().clip_qkv != 0, c, layers.key(&Config::Model::clip_qkv),
+    problems.refuse(layers.model().clip_qkv != 0, c, layers.key(&Model::clip_qkv),
                     "model.kv_lora_rank: latent attention has no limit", "0");
   }
 }
 
 void check_mup(const Config& c, Problems& problems) {
-  const Config::Model& m = c.model;
+  const Model& m = c.model;
   if (m.mup != (m.mup_base_width > 0))
     problems.add(
         "model.mup_base_width", "model.mup_base_width = {} with model.mup = {}: {}", m.mup_base_width, m.mup,
@@ -388,7 +385,7 @@ void check_values(const Config& c, Problems& problems) {
 void complete(Config& c, Problems& problems) {
   check_others(c, problems);
   if (problems.any_wrong(size_keys)) return;
-  const auto check_heads = [&](const Config::Model& m, const std::string& key) {
+  const auto check_heads = [&](const Model& m, const std::string& key) {
     if (m.head_dim == 0 && m.d_model % m.heads != 0)
       problems.add(key, "model.d_model = {} is not a multiple of {} = {}: change one, or set model.head_dim", m.d_model,
                    key, m.heads);

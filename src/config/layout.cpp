@@ -120,8 +120,7 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = layout_problem(config, layout);
   if (problem.empty()) return;
   std::vector<Layout> valid = layouts_of(config, layout.ranks);
-  std::stable_sort(valid.begin(), valid.end(),
-                   [&](const Layout& a, const Layout& b) { return distance(a, layout) < distance(b, layout); });
+  std::ranges::stable_sort(valid, {}, [&](const Layout& l) { return distance(l, layout); });
   constexpr std::size_t shown = 5;
   std::string list;
   for (std::size_t i = 0; i < std::min(shown, valid.size()); ++i)
