@@ -126,9 +126,7 @@ int scale_command(CommandLine& line) {
     fmt::print("{}", scale_text(result));
   if (comparison) fmt::print(arguments["json"].as<bool>() ? stderr : stdout, "\n{}", comparison_text(*comparison));
   if (comparison && comparison->fell()) return 1;
-  return std::any_of(result.points.begin(), result.points.end(), [](const ScalePoint& p) { return !p.failure.empty(); })
-             ? 1
-             : 0;
+  return std::ranges::any_of(result.points, [](const ScalePoint& p) { return !p.failure.empty(); }) ? 1 : 0;
 }
 
 }  // namespace sy
