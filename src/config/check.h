@@ -136,8 +136,6 @@ void check_global_projections(const Config& config, Problems& problems);
 void complete_buckets(Config& config);
 // Adds errors for the settings of attention by hashing, and for those that it excludes.
 void check_hashing(const Config& config, Problems& problems);
-// Adds errors for the sizes of axial positions (src/config/axial_positions.cpp).
-void check_axial_positions(const Config& config, Problems& problems);
 // Adds errors for settings that train.reversible excludes, or that need it.
 void check_reversible(const Config& config, Problems& problems);
 
