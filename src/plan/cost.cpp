@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "src/model/context.h"
 
@@ -51,10 +50,6 @@ std::string_view name_of(TimeCategory category) {
   constexpr std::string_view names[num_time_categories] = {"compute",   "tensor",     "dispatch", "combine",
                                                            "gradients", "statistics", "waiting"};
   return names[static_cast<int>(category)];
-}
-
-double StepTime::total() const {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
 double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall& call) {
