@@ -266,6 +266,19 @@ struct Config {
   Layout layout(int ranks) const;
 };
 
+// A size of [parallel]: its key, its name in the short text of a layout, and its members.
+struct LayoutAxis {
+  std::string_view key, name;
+  Index Config::Parallel::*configured;
+  int Layout::*size;
+};
+constexpr LayoutAxis layout_axes[] = {
+    {"parallel.tp", "tp", &Config::Parallel::tp, &Layout::tp},
+    {"parallel.ep", "ep", &Config::Parallel::ep, &Layout::ep},
+    {"parallel.etp", "etp", &Config::Parallel::etp, &Layout::etp},
+    {"parallel.ranks_per_node", "node", &Config::Parallel::ranks_per_node, &Layout::ranks_per_node},
+};
+
 // A key of the table, for display. The keys of a kind of layer appear once, with NAME as the kind.
 struct ConfigKey {
   std::string name, type, default_value, help;
@@ -307,10 +320,10 @@ Config parse_config(const std::string& ini_text, const std::string& origin,
 // Returns the settings that must be equal on all ranks (dist/rank_settings.h).
 // These are all keys but data.path, since each host may have the data in another folder.
 std::vector<RankSetting> rank_settings(const Config& config);
-// Returns every key with its value, as INI. parse_config(to_ini(c)) == c.
-std::string to_ini(const Config& config);
-// The same with origins: as a comment of each value, and as {"value", "origin"} by key.
-std::string to_ini(const Config& config, const ConfigOrigins& origins);
+// Returns every key with its value, as INI. parse_config(to_ini(c)) == c. If `origins` is not
+// nullptr, a comment of each value says its origin.
+std::string to_ini(const Config& config, const ConfigOrigins* origins = nullptr);
+// Returns {"value", "origin"} by key.
 Json to_json(const Config& config, const ConfigOrigins& origins);
 // The value of one key, such as "model.d_model" or "attention.local.window", as to_ini writes it.
 // The key must exist.

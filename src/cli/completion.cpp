@@ -12,13 +12,9 @@
 namespace sy {
 namespace {
 
-// A candidate for a shell's completion of the word at the cursor.
-struct CompletionCandidate {
-  std::string text;  // ends in '=' or ':' if more follows without a blank
-  std::string help;  // a short text; may be empty
-};
-
-constexpr int help_columns = 60;  // of the help beside a candidate
+// Candidates for a shell's completion of the word at the cursor. A name ends in '=' or ':' if more
+// follows without a blank. The help may be empty.
+using CompletionCandidates = std::vector<CommandOption>;
 
 // Returns the only valid values of a configuration key. Empty if there is no such list or key.
 std::vector<std::string> key_values(std::string_view key) {
@@ -59,23 +55,21 @@ std::vector<std::string> values_of(const Command& command, const std::string& na
   return values.empty() ? option_values(command.name, name) : values;
 }
 
-std::vector<CompletionCandidate> all_options(const Command& command, const std::string& current, Comm& world) {
-  std::vector<CompletionCandidate> all;
-  for (const CommandOption& option : options_of(command, world))
-    all.push_back({option.name, first_sentence(option.help, help_columns)});
+CompletionCandidates all_options(const Command& command, const std::string& current, Comm& world) {
+  CompletionCandidates all = options_of(command, world);
   if (!takes_settings(command)) return all;
   const std::string kind = kind_of(current);
   for (const ConfigKey& key : config_keys()) {
     std::string name = key.name;
     if (!kind.empty()) replace_all(name, ".NAME.", "." + kind + ".");
-    all.push_back({"--" + name + "=", first_sentence(key.help, help_columns)});
+    all.push_back({"--" + name + "=", key.help});
   }
   return all;
 }
 
-std::vector<CompletionCandidate> of_command(const Command& command, const std::vector<std::string>& args, Comm& world) {
+CompletionCandidates of_command(const Command& command, const std::vector<std::string>& args, Comm& world) {
   const std::string &current = args.back(), &previous = args[args.size() - 2];
-  std::vector<CompletionCandidate> all;
+  CompletionCandidates all;
   const auto add = [&](const std::string& start, const std::vector<std::string>& values) {
     for (const std::string& value : values) all.push_back({start + value, ""});
   };
@@ -97,17 +91,16 @@ std::vector<CompletionCandidate> of_command(const Command& command, const std::v
 
 // Returns the candidates for the last of `args`, which follow the program's name. Empty if the
 // word may be a file or any text.
-std::vector<CompletionCandidate> completion_candidates(const std::vector<std::string>& args, Comm& world) {
-  std::vector<CompletionCandidate> all;
+CompletionCandidates completion_candidates(const std::vector<std::string>& args, Comm& world) {
+  CompletionCandidates all;
   if (args.size() == 1) {
-    for (const Command& c : commands()) all.push_back({c.name, first_sentence(c.summary, help_columns)});
+    for (const Command& c : commands()) all.push_back({c.name, c.summary});
     all.push_back({"--version", ""});
     all.push_back({"--help", ""});
   }
   for (const Command& c : commands())
     if (args.size() > 1 && args.front() == c.name) all = of_command(c, args, world);
-  const auto differs = [&](const CompletionCandidate& c) { return args.empty() || !c.text.starts_with(args.back()); };
-  std::erase_if(all, differs);
+  std::erase_if(all, [&](const CommandOption& c) { return args.empty() || !c.name.starts_with(args.back()); });
   return all;
 }
 
@@ -188,8 +181,10 @@ complete -c switchyard -f -a '(__switchyard_candidates)'
 int completion_command(CommandLine& line) {
   // The scripts call `completion candidates WORD...`. A WORD may look like an option.
   if (!line.options && !line.args.empty() && line.args.front() == "candidates") {
-    for (const CompletionCandidate& c : completion_candidates({line.args.begin() + 1, line.args.end()}, line.world))
-      fmt::print("{}{}{}\n", c.text, c.help.empty() ? "" : "\t", c.help);
+    for (const CommandOption& c : completion_candidates({line.args.begin() + 1, line.args.end()}, line.world)) {
+      const std::string help = first_sentence(c.help, 60);
+      fmt::print("{}{}{}\n", c.name, help.empty() ? "" : "\t", help);
+    }
     return 0;
   }
   po::options_description options(

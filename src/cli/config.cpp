@@ -19,9 +19,8 @@ int config_command(CommandLine& line) {
   options.add_options()("json", po::bool_switch(), "print JSON: an object with value and origin of each key");
   std::vector<std::string> settings;
   ErrorList errors("config");
-  CommandLine rest{line.world, take_settings("config", line.args, settings, errors, options), line.options};
   po::variables_map arguments;
-  if (!parse_options(rest, "config", options, {"config"}, arguments, errors)) return 0;
+  if (!parse_options(line, "config", options, {"config"}, arguments, errors, &settings)) return 0;
   ConfigOrigins origins;
   Config config;
   std::vector<std::string> warnings;
@@ -29,7 +28,8 @@ int config_command(CommandLine& line) {
     errors.run([&] { config = read_config(arguments["config"].as<std::string>(), settings, {}, &origins, &warnings); });
   errors.raise();
   for (const std::string& text : warnings) warn(text);
-  const std::string text = arguments["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, origins);
+  const std::string text =
+      arguments["json"].as<bool>() ? json_text(to_json(config, origins)) : to_ini(config, &origins);
   std::cout << (isatty(STDOUT_FILENO) ? visible(text, "\n\t") : text) << std::flush;
   return 0;
 }

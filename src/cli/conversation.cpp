@@ -51,6 +51,18 @@ AnswerEnd end_of_answer(const Conversation& c, const Json::Array& messages) {
 
 }  // namespace
 
+std::string added_text(const Tokenizer& tokenizer, std::vector<std::int32_t> prompt, std::size_t before,
+                       std::span<const std::int32_t> ids) {
+  prompt.insert(prompt.end(), ids.begin(), ids.end());
+  const std::string text = tokenizer.decode(prompt);
+  return text.substr(std::min(before, text.size()));
+}
+
+std::string displayed_text(const std::string& text, const std::vector<std::string>& stops, bool goes_on) {
+  const std::size_t stop = find_stop(text, stops);
+  return text.substr(0, stop != text.npos || !goes_on ? stop : before_partial_stop(text, stops));
+}
+
 ChatTemplate chat_template_of(const Trained& trained, const po::variables_map& arguments) {
   const auto run = run_of(trained.step_dir());
   std::vector<fs::path> folders;
@@ -90,32 +102,19 @@ void converse(Comm& world, Engine& engine, const Conversation& c, const Generate
     limits.tokens = std::min(options.tokens, c.positions - size);
     const std::size_t before = c.tokenizer.decode(prompt[0]).size();
     const auto answer = [&](std::span<const std::int32_t> ids) {
-      // Decoded after the prompt, since decoders may treat the first token differently.
-      std::vector<std::int32_t> all = prompt[0];
-      all.insert(all.end(), ids.begin(), ids.end());
-      const std::string text = c.tokenizer.decode(all);
-      return text.substr(std::min(before, text.size()));
+      return added_text(c.tokenizer, prompt[0], before, ids);
     };
     limits.stops = [&](std::size_t, std::span<const std::int32_t> added) {
       return added.back() == end.token ||
              (!end.stops.empty() && find_stop(answer(added), end.stops) != std::string::npos);
     };
     Shown shown;
-    std::size_t bytes = 0;  // displayed bytes of the answer
-    const auto show = [&](std::string_view text) {
-      if (text.size() > bytes) shown.add(text.substr(bytes));
-      bytes = std::max(bytes, text.size());
-    };
     const auto found = generate(engine, prompt, limits, [&](std::size_t, std::span<const std::int32_t> added) {
-      if (!shows) return;
-      const std::string text = answer(added);
-      const std::size_t stop = find_stop(text, end.stops);
-      show(std::string_view(text).substr(0, stop != text.npos ? stop : before_partial_stop(text, end.stops)));
+      if (shows) shown.extend(displayed_text(answer(added), end.stops, true));
     });
-    std::string text = answer(found[0].added);
-    text.resize(std::min(find_stop(text, end.stops), text.size()));
+    const std::string text = displayed_text(answer(found[0].added), end.stops, false);
     if (shows) {
-      show(text);
+      shown.extend(text);
       shown.finish();
     }
     messages.push_back({{"role", "assistant"}, {"content", std::string(trimmed(text))}});

@@ -24,9 +24,16 @@ class Shown {
     pending_ += text;
     show(terminal_ ? whole_characters(pending_) : pending_.size());
   }
+  // Adds the end of `text` that the texts of earlier calls, which begin it, do not have.
+  void extend(std::string_view text) {
+    if (text.size() > bytes_) add(text.substr(bytes_));
+    bytes_ = std::max(bytes_, text.size());
+  }
+  // Ends the text and its line.
   void finish() {
     show(pending_.size());
     fmt::print("\n");
+    bytes_ = 0;
   }
 
  private:
@@ -38,7 +45,16 @@ class Shown {
   }
   const bool terminal_ = isatty(STDOUT_FILENO) != 0;
   std::string pending_;
+  std::size_t bytes_ = 0;  // of the text that extend() has added
 };
+
+// Returns the text that `ids` add to a prompt, whose own text has `before` bytes. They are decoded
+// after the prompt, since decoders may treat the first token differently.
+std::string added_text(const Tokenizer& tokenizer, std::vector<std::int32_t> prompt, std::size_t before,
+                       std::span<const std::int32_t> ids);
+// Returns the part of a generated text to display: everything before a stop string. While
+// generation goes on, also without a suffix that may become one.
+std::string displayed_text(const std::string& text, const std::vector<std::string>& stops, bool goes_on);
 
 // Returns the template of --template. Otherwise that of the data set of --data, of the run's
 // tokenizer, or of the imported model. Throws InputError if there is none.

@@ -1,8 +1,7 @@
 // switchyard diff: compares two checkpoints, whatever layouts wrote them.
 #include <iostream>
 
-#include "src/cli/options.h"
-#include "src/io/checkpoint.h"
+#include "src/cli/trained.h"
 #include "src/provenance/provenance.h"
 #include "src/text/json.h"
 #include "src/text/table.h"
@@ -15,13 +14,8 @@ int diff_command(CommandLine& line) {
   options.add_options()("all", po::bool_switch(), "list equal tensors too")("json", po::bool_switch(), "print JSON");
   po::variables_map arguments;
   if (!parse_options(line, "diff", options, {"first", "second"}, arguments)) return 0;
-  const auto resolve = [&](const char* name) {
-    std::vector<std::string> warnings;
-    const fs::path dir = resolve_checkpoint(arguments[name].as<std::string>(), &warnings);
-    for (const std::string& warning : warnings) warn(warning);
-    return dir;
-  };
-  const fs::path first = resolve("first"), second = resolve("second");
+  const fs::path first = find_checkpoint(arguments["first"].as<std::string>()),
+                 second = find_checkpoint(arguments["second"].as<std::string>());
 
   // Results do not depend on provenance: it explains differences, and has no part in the exit code.
   // It is read first, while a run in progress still has the checkpoints.

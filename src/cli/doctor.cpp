@@ -168,8 +168,7 @@ void print_limits(const Findings& findings) {
   constexpr Index mebibyte = Index{1} << 20;
   Table table({"host", "open files", "processes", "stack MiB", "locked MiB", "core MiB", "clock ahead ms", "+-"});
   for (const HostFacts& h : findings.hosts) {
-    const auto rank = std::find_if(findings.ranks.begin(), findings.ranks.end(),
-                                   [&](const RankFacts& r) { return r.host.name == h.name; });
+    const auto rank = std::ranges::find(findings.ranks, h.name, [](const RankFacts& r) { return r.host.name; });
     table.row({h.name, limit_of(h.limits.open_files), limit_of(h.limits.processes), limit_of(h.limits.stack, mebibyte),
                limit_of(h.limits.locked_memory, mebibyte), limit_of(h.limits.core, mebibyte),
                fmt::format("{:.3f}", 1e3 * rank->clock_ahead), fmt::format("{:.3f}", 1e3 * rank->clock_error)});

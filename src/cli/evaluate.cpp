@@ -113,7 +113,7 @@ void write_logits(Comm& world, const Trained& trained, const po::variables_map& 
   });
   std::vector<float> logits;
   abort_job_on_error(world, [&] {
-    ByteProgress progress;
+    Progress progress;
     if (pairs) {
       logits = pair_logits(*engine, source, ids);
       if (has_prefix) ids.insert(ids.begin(), source.begin(), source.end());

@@ -10,7 +10,7 @@
 #include "src/analyse/placement.h"
 #include "src/analyse/report.h"
 #include "src/cli/experts_replay.h"
-#include "src/cli/options.h"
+#include "src/cli/trained.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
@@ -107,10 +107,7 @@ int experts_command(CommandLine& line) {
     bad_input("experts: --placement-file needs --placement ep=N");
 
   const auto report_of = [&](const char* name) {
-    std::vector<std::string> warnings;
-    const fs::path checkpoint = resolve_checkpoint(arguments[name].as<std::string>(), &warnings);
-    for (const std::string& w : warnings) warn(w);
-    return make_report(checkpoint, wanted);
+    return make_report(find_checkpoint(arguments[name].as<std::string>()), wanted);
   };
   ExpertReport report = report_of("checkpoint");
   if (!line.provenance.is_null())

@@ -92,8 +92,10 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
       "Assignments that were dropped. Behind the first MoE layer they differ from those of the choices without "
       "drops, since a token that lost an expert is another one to the next router."};
   const std::size_t D = r.domains.size(), L = r.layers.size();
-  std::vector<std::vector<double>> losses, rates;  // [factor][domain + 1], [factor][layer]
-  for (std::size_t f = 0; f <= factors.size(); ++f) {
+  const std::size_t F = factors.size() + 1;
+  loss.values.resize((D + 1) * F);
+  drops.values.resize(L * F);
+  for (std::size_t f = 0; f < F; ++f) {
     const double factor = f == 0 ? 0 : factors[f - 1];
     by_factor.labels.push_back(fmt::format("{}", factor));
     const auto engine = r.load(r.trained, [&](Trained& t) { t.config.moe.capacity_factor = factor; });
@@ -111,17 +113,12 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
           for (std::size_t l = 0; l < L; ++l) dropped[l] += static_cast<double>(found.layers[r.layers[l]].dropped);
         },
         r.progress(fmt::format("capacity factor {}: window", factor)));
-    losses.emplace_back();
-    for (std::size_t d = 0; d <= D; ++d) losses.back().push_back(targets[d] > 0 ? nats[d] / targets[d] : NAN);
-    rates.emplace_back();
-    for (double n : dropped) rates.back().push_back(n / (tokens * static_cast<double>(r.trained.config.moe.top_k)));
+    for (std::size_t d = 0; d <= D; ++d) loss.values[d * F + f] = targets[d] > 0 ? nats[d] / targets[d] : NAN;
+    for (std::size_t l = 0; l < L; ++l)
+      drops.values[l * F + f] = dropped[l] / (tokens * static_cast<double>(r.trained.config.moe.top_k));
   }
   loss.dimensions = {by_domain, by_factor};
   drops.dimensions = {by_layer, by_factor};
-  for (std::size_t d = 0; d <= D; ++d)
-    for (const auto& of_factor : losses) loss.values.push_back(of_factor[d]);
-  for (std::size_t l = 0; l < L; ++l)
-    for (const auto& of_factor : rates) drops.values.push_back(of_factor[l]);
   section.figures.push_back(std::move(loss));
   section.figures.push_back(std::move(drops));
 }

@@ -68,7 +68,7 @@ int export_command(CommandLine& line) {
   const std::string folder = arguments["folder"].as<std::string>();
   std::string note;
   {
-    ByteProgress progress;
+    Progress progress;
     note = export_checkpoint(world, trained.folder, trained.state, trained.config, folder, settings,
                              [&](Index done, Index total) {
                                if (lead && !quiet) progress.show("exporting", done, total);

@@ -146,10 +146,7 @@ class Texts {
   std::string prompt(std::size_t i) const { return empty_[i] ? "" : tokenizer_.decode(prompts_[i]); }
   // Returns the text that `ids` add to a prompt.
   std::string added(std::size_t i, std::span<const std::int32_t> ids) const {
-    std::vector<std::int32_t> all = prompts_[i];
-    all.insert(all.end(), ids.begin(), ids.end());
-    const std::string text = tokenizer_.decode(all);
-    return text.substr(std::min(before_[i], text.size()));
+    return added_text(tokenizer_, prompts_[i], before_[i], ids);
   }
 
  private:
@@ -201,6 +198,14 @@ const char* name_of(Finish finish) {
   return names[static_cast<int>(finish)];
 }
 
+Json continuation_json(const std::string& prompt, const std::string& text, const Continuation& found) {
+  return {{"prompt", prompt},
+          {"text", text},
+          {"tokens", found.added},
+          {"ended", found.finish == Finish::end_of_text},
+          {"finish", name_of(found.finish)}};
+}
+
 // Prints the likeliest target of each source. Collective.
 void print_targets(Comm& world, Engine& engine, const Tokenizer& tokenizer, const Settings& s,
                    std::vector<std::vector<std::int32_t>> sources, bool json) {
@@ -216,11 +221,7 @@ void print_targets(Comm& world, Engine& engine, const Tokenizer& tokenizer, cons
   Json list = Json::array();
   for (std::size_t i = 0; i < found.size(); ++i) {
     const std::string text = tokenizer.decode(found[i].added);
-    list.push_back({{"prompt", s.prompts[i]},
-                    {"text", text},
-                    {"tokens", found[i].added},
-                    {"ended", found[i].finish == Finish::end_of_text},
-                    {"finish", name_of(found[i].finish)}});
+    list.push_back(continuation_json(s.prompts[i], text, found[i]));
     if (!json) fmt::print("{}\n", visible(text));
   }
   if (json) fmt::print("{}", json_text(list, 1));
@@ -276,55 +277,38 @@ int generate_command(CommandLine& line) {
   const std::string advice = "lower --batch or --tokens, use more ranks, or another --backend";
   const auto engine = with_advice(advice, [&] { return load_model(world, trained, layout, s.backend, positions); });
 
-  if (!masked_ids.empty()) {
-    abort_job_on_error(world, [&] {
-      print_fillings(world, *engine, *tokenizer, mask_token, masked_ids, s.fillings, arguments.count("json") > 0);
+  const bool json = arguments.count("json") > 0;
+  if (!masked_ids.empty())
+    return abort_job_on_error(world, [&] {
+      print_fillings(world, *engine, *tokenizer, mask_token, masked_ids, s.fillings, json);
       return 0;
     });
-    return 0;
-  }
-  if (!trained.config.stacks.empty()) {
-    abort_job_on_error(world, [&] {
-      with_advice(advice,
-                  [&] { print_targets(world, *engine, *tokenizer, s, texts->prompts(), arguments.count("json") > 0); });
+  if (!trained.config.stacks.empty())
+    return abort_job_on_error(world, [&] {
+      with_advice(advice, [&] { print_targets(world, *engine, *tokenizer, s, texts->prompts(), json); });
       return 0;
     });
-    return 0;
-  }
   s.options.end_of_text = tokenizer->end_of_text();
   s.options.token_ids = tokenizer->vocab();
   if (chat) {
     const Conversation conversation = {*tokenizer, *chat, s.system, s.stops, positions};
-    abort_job_on_error(world, [&] {
-      with_advice(advice, [&] { converse(world, *engine, conversation, s.options, arguments.count("json") > 0); });
+    return abort_job_on_error(world, [&] {
+      with_advice(advice, [&] { converse(world, *engine, conversation, s.options, json); });
       return 0;
     });
-    return 0;
   }
   if (!s.stops.empty())
     s.options.stops = [&](std::size_t i, std::span<const std::int32_t> added) {
       return find_stop(texts->added(i, added), s.stops) != std::string::npos;
     };
-  const bool speaks = world.rank() == 0, json = arguments.count("json") > 0,
-             streams = speaks && !json && s.prompts.size() == 1;
-  // Returns the text to display of an added text: everything before a stop string. While generation
-  // goes on, also without a suffix that may become one.
-  const auto displayed_text = [&](const std::string& text, bool goes_on) {
-    const std::size_t stop = find_stop(text, s.stops);
-    return text.substr(0, stop != text.npos || !goes_on ? stop : before_partial_stop(text, s.stops));
-  };
+  const bool speaks = world.rank() == 0, streams = speaks && !json && s.prompts.size() == 1;
   Shown shown;
-  std::size_t bytes = 0;  // displayed bytes of the added text
-  const auto show = [&](const std::string& text) {
-    if (text.size() > bytes) shown.add(std::string_view(text).substr(bytes));
-    bytes = std::max(bytes, text.size());
-  };
   if (streams) shown.add(texts->prompt(0));
   std::vector<Continuation> found;
   abort_job_on_error(world, [&] {
     with_advice(advice, [&] {
       found = generate(*engine, texts->prompts(), s.options, [&](std::size_t i, std::span<const std::int32_t> added) {
-        if (streams) show(displayed_text(texts->added(i, added), true));
+        if (streams) shown.extend(displayed_text(texts->added(i, added), s.stops, true));
       });
     });
     return 0;
@@ -333,21 +317,16 @@ int generate_command(CommandLine& line) {
 
   Json list = Json::array();
   for (std::size_t i = 0; i < found.size(); ++i) {
-    const std::string text = displayed_text(texts->added(i, found[i].added), false);
+    const std::string text = displayed_text(texts->added(i, found[i].added), s.stops, false);
     if (json) {
-      list.push_back({{"prompt", s.prompts[i]},
-                      {"text", text},
-                      {"tokens", found[i].added},
-                      {"ended", found[i].finish == Finish::end_of_text},
-                      {"finish", name_of(found[i].finish)}});
+      list.push_back(continuation_json(s.prompts[i], text, found[i]));
       continue;
     }
     if (!streams) {
       fmt::print("--- {} of {} ---\n", i + 1, found.size());
       shown.add(texts->prompt(i));
-      bytes = 0;
     }
-    show(text);
+    shown.extend(text);
     shown.finish();
   }
   if (json) fmt::print("{}", json_text(list, 1));

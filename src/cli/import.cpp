@@ -5,14 +5,13 @@
 #include <memory>
 #include <optional>
 
-#include "src/cli/options.h"
 #include "src/cli/progress.h"
+#include "src/cli/trained.h"
 #include "src/config.h"
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/families/import.h"
 #include "src/families/upcycle.h"
-#include "src/io/checkpoint.h"
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/params/block_specs.h"
@@ -59,9 +58,8 @@ Imported open_source(const fs::path& folder, const std::string& upcycle_option,
     in.model_name = model.family->name;
     in.tokenizers = tokenizers_in(folder);
   } else if (!upcycle_option.empty()) {
-    std::vector<std::string> warnings, renamed;
-    const fs::path step = resolve_checkpoint(folder, &warnings);
-    for (const std::string& warning : warnings) warn(warning);
+    std::vector<std::string> renamed;
+    const fs::path step = find_checkpoint(folder);
     const TrainState state = read_state(step);
     in.config = parse_config(state.config, step.string(), {}, &renamed);
     for (const std::string& warning : renamed) warn(warning);
@@ -159,9 +157,8 @@ int import_command(CommandLine& line) {
   agree_on_errors(world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("import");
-    CommandLine rest{world, take_settings("import", line.args, settings, errors, options), line.options};
     po::variables_map arguments;
-    go = parse_options(rest, "import", options, {"folder", "run"}, arguments, errors);
+    go = parse_options(line, "import", options, {"folder", "run"}, arguments, errors, &settings);
     if (!go) return;
     if (has_value(arguments, "run")) {
       run = arguments["run"].as<std::string>();
@@ -194,7 +191,7 @@ int import_command(CommandLine& line) {
     write_file(fs::path(run) / config_name, state.config);
   });
   {
-    ByteProgress progress;
+    Progress progress;
     save_weights(world, run, state, in.params, in.values(), [&](Index done, Index total) {
       const Index bytes = Index{sizeof(float)} * world.size();
       if (lead && !quiet) progress.show("importing", done * bytes, total * bytes);

@@ -223,9 +223,7 @@ int inspect_command(CommandLine& line) {
   if (std::error_code error; fs::is_regular_file(path, error)) return inspect_config(path, json);
   if (arguments["verify"].as<bool>()) return verify(path, json);
 
-  std::vector<std::string> warnings;
-  const fs::path dir = resolve_checkpoint(path, &warnings);
-  for (const std::string& warning : warnings) warn(warning);
+  const fs::path dir = find_checkpoint(path);
   const TrainState state = read_state(dir);
   if (arguments["config"].as<bool>()) {
     std::cout << (isatty(STDOUT_FILENO) ? visible(state.config, "\n\t") : state.config) << std::flush;

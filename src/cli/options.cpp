@@ -59,6 +59,42 @@ po::parsed_options split_arguments(const std::string& command, std::vector<std::
   }
 }
 
+// Removes the settings, --section.key=value or --section.key value, from the arguments. Returns the
+// remaining arguments.
+// own: the options of the command. An unknown option that is the end of a setting's key is reported
+// as a setting without its section.
+std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
+                                       std::vector<std::string>& settings, ErrorList& errors,
+                                       const po::options_description& own) {
+  const auto keys_end_with = [](const std::string& name) {
+    return std::ranges::find_if(config_keys(), [&](const ConfigKey& key) { return key.name.ends_with("." + name); });
+  };
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    const std::string name = arg.substr(0, arg.find('='));
+    const bool value_follows = i + 1 < args.size() && !args[i + 1].starts_with("--");
+    if (!name.starts_with("--") || name.find('.') == name.npos) {
+      const auto key = name.starts_with("--") && !own.find_nothrow(name.substr(2), false)
+                           ? keys_end_with(name.substr(2))
+                           : config_keys().end();
+      if (key == config_keys().end()) {
+        rest.push_back(arg);
+        continue;
+      }
+      errors.add("{}: unknown option {}: did you mean --{}?", command, name, key->name);
+      if (name.size() == arg.size() && value_follows) ++i;
+    } else if (name.size() < arg.size()) {
+      settings.push_back(arg);
+    } else if (value_follows) {
+      settings.push_back(arg + "=" + args[++i]);
+    } else {
+      errors.add("{}: {} has no value: settings have the form --section.key=value", command, arg);
+    }
+  }
+  return rest;
+}
+
 using ParsedOption = po::basic_option<char>;
 
 // Names the positional arguments. A word after an unknown option may be its value. It is used only
@@ -89,7 +125,7 @@ void name_positional(const std::string& command, const std::vector<std::string>&
 
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, ErrorList& errors,
-                   bool repeat_last) {
+                   std::vector<std::string>* settings, bool repeat_last) {
   po::options_description all;
   all.add(options);
   all.add_options()("help,h", "show this");
@@ -107,7 +143,9 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
     all.add_options()(name.c_str(), value);
   }
   Usage usage(command);
-  po::parsed_options parsed = split_arguments(command, line.args, all, errors, usage);
+  const std::vector<std::string> args =
+      settings ? take_settings(command, line.args, *settings, errors, options) : line.args;
+  po::parsed_options parsed = split_arguments(command, args, all, errors, usage);
   if (std::ranges::find(parsed.options, "help", &ParsedOption::string_key) != parsed.options.end()) {
     if (line.world.rank() == 0) std::cout << usage.text() << "\n\n" << options;
     return false;
@@ -154,9 +192,9 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
 }
 
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
-                   const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last) {
+                   const std::vector<std::string>& positional, po::variables_map& out) {
   ErrorList errors(command);
-  const bool go = parse_options(line, command, options, positional, out, errors, repeat_last);
+  const bool go = parse_options(line, command, options, positional, out, errors);
   if (go) errors.raise();
   return go;
 }
@@ -191,38 +229,6 @@ int report_stop() {
 
 bool has_value(const po::variables_map& arguments, const char* option) {
   return arguments.count(option) > 0 && !arguments[option].empty();
-}
-
-std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
-                                       std::vector<std::string>& settings, ErrorList& errors,
-                                       const po::options_description& own) {
-  const auto keys_end_with = [](const std::string& name) {
-    return std::ranges::find_if(config_keys(), [&](const ConfigKey& key) { return key.name.ends_with("." + name); });
-  };
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    const std::string& arg = args[i];
-    const std::string name = arg.substr(0, arg.find('='));
-    const bool value_follows = i + 1 < args.size() && !args[i + 1].starts_with("--");
-    if (!name.starts_with("--") || name.find('.') == name.npos) {
-      const auto key = name.starts_with("--") && !own.find_nothrow(name.substr(2), false)
-                           ? keys_end_with(name.substr(2))
-                           : config_keys().end();
-      if (key == config_keys().end()) {
-        rest.push_back(arg);
-        continue;
-      }
-      errors.add("{}: unknown option {}: did you mean --{}?", command, name, key->name);
-      if (name.size() == arg.size() && value_follows) ++i;
-    } else if (name.size() < arg.size()) {
-      settings.push_back(arg);
-    } else if (value_follows) {
-      settings.push_back(arg + "=" + args[++i]);
-    } else {
-      errors.add("{}: {} has no value: settings have the form --section.key=value", command, arg);
-    }
-  }
-  return rest;
 }
 
 std::vector<CommandOption> options_of(const Command& command, Comm& world) {

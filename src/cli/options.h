@@ -11,8 +11,6 @@
 
 namespace sy {
 
-struct ConfigKey;  // src/config.h
-
 namespace po = boost::program_options;
 
 // An option of a command, for the shell's completion.
@@ -60,24 +58,8 @@ RunCommand prepare_command, train_command, import_command, export_command, evalu
 // of_configuration is true, returns only sections and keys.
 std::vector<std::string> help_topics(bool of_configuration);
 
-// Divide the name of a key: "attention.local.window" is "window" in section "attention.local".
-std::string section_of(const std::string& key);
-std::string name_in_section(const std::string& key);
 // Returns the first sentence of a help text, cut to `width` columns.
 std::string first_sentence(const std::string& help, int width);
-// Returns the type of a key's value, and its range if there is one.
-std::string type_and_range(const ConfigKey& key);
-
-// Reference pages, which the program generates from its own tables.
-// Returns the manual page switchyard(1), in the man macros of roff.
-std::string man_page(Comm& world);
-
-// Returns docs/reference/cli.md: every command with its usage and its options, as Markdown.
-std::string command_page(Comm& world);
-
-// Returns docs/reference/config.md: every key with its default, its values and its meaning, as
-// Markdown.
-std::string config_page();
 
 // Add the option --provenance of commands that write files for others, and return its value. A
 // wrong value is added to `errors`.
@@ -99,22 +81,16 @@ std::vector<int> parse_ranks(const std::string& text);
 // repeat_last.
 // Adds unknown options, missing required ones and ill-typed values to `errors`. An ill-typed value
 // is present in `out`, but empty.
+// settings: gets the settings of a command that takes them, --section.key=value or --section.key
+// value.
 // With --help, prints the usage and returns false. Commands call this before they do anything else.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
                    const std::vector<std::string>& positional, po::variables_map& out, ErrorList& errors,
-                   bool repeat_last = false);
+                   std::vector<std::string>* settings = nullptr, bool repeat_last = false);
 // The same, but throws InputErrors.
 bool parse_options(const CommandLine& line, const std::string& command, const po::options_description& options,
-                   const std::vector<std::string>& positional, po::variables_map& out, bool repeat_last = false);
+                   const std::vector<std::string>& positional, po::variables_map& out);
 // Returns true if the option is present with a value of its type.
 bool has_value(const po::variables_map& arguments, const char* option);
-
-// Removes the settings, --section.key=value or --section.key value, from the arguments. Returns the
-// remaining arguments.
-// own: the options of the command. An unknown option that is the end of a setting's key is reported
-// as a setting without its section.
-std::vector<std::string> take_settings(const std::string& command, const std::vector<std::string>& args,
-                                       std::vector<std::string>& settings, ErrorList& errors,
-                                       const po::options_description& own);
 
 }  // namespace sy

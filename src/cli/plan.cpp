@@ -41,9 +41,8 @@ int plan_command(CommandLine& line) {
                                                                                        "print JSON");
   std::vector<std::string> settings;
   ErrorList errors("plan");
-  CommandLine rest{line.world, take_settings("plan", line.args, settings, errors, options), line.options};
   po::variables_map arguments;
-  if (!parse_options(rest, "plan", options, {"config"}, arguments, errors)) return 0;
+  if (!parse_options(line, "plan", options, {"config"}, arguments, errors, &settings)) return 0;
   if (top < 0) errors.add("plan: --top {}: give a number of layouts, or 0 for all", top);
   std::vector<int> ranks;
   if (has_value(arguments, "ranks")) errors.run([&] { ranks = parse_ranks(arguments["ranks"].as<std::string>()); });

@@ -155,7 +155,7 @@ int prepare_command(CommandLine& line) {
   errors.raise();
 
   const Prepared prepared = [&] {
-    ByteProgress progress;
+    Progress progress;
     return prepare(options, [&](const PrepareProgress& p) {
       if (!arguments.count("quiet")) progress.show(p.phase, p.done, p.total, p.unit);
     });

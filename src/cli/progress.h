@@ -75,6 +75,5 @@ class Progress {
   double phase_start_ = 0, shown_at_ = 0;
   Index phase_done_ = 0;
 };
-using ByteProgress = Progress;  // for commands that read or write many bytes
 
 }  // namespace sy

@@ -49,10 +49,8 @@ int scale_command(CommandLine& line) {
   add_plan_options(options);
   add_provenance_option(options);
   ErrorList errors("scale");
-  CommandLine rest{line.world, take_settings("scale", line.args, scale_options.settings, errors, options),
-                   line.options};
   po::variables_map arguments;
-  if (!parse_options(rest, "scale", options, {"config"}, arguments, errors)) return 0;
+  if (!parse_options(line, "scale", options, {"config"}, arguments, errors, &scale_options.settings)) return 0;
   errors.run([] { starts_ranks_itself("scale"); });
   bool layouts_known = has_value(arguments, "ranks") && errors.run([&] { scale_options.ranks = parse_ranks(ranks); });
   std::sort(scale_options.ranks.begin(), scale_options.ranks.end());
@@ -128,9 +126,7 @@ int scale_command(CommandLine& line) {
     fmt::print("{}", scale_text(result));
   if (comparison) fmt::print(arguments["json"].as<bool>() ? stderr : stdout, "\n{}", comparison_text(*comparison));
   if (comparison && comparison->fell()) return 1;
-  return std::any_of(result.points.begin(), result.points.end(), [](const ScalePoint& p) { return !p.failure.empty(); })
-             ? 1
-             : 0;
+  return std::ranges::any_of(result.points, [](const ScalePoint& p) { return !p.failure.empty(); }) ? 1 : 0;
 }
 
 }  // namespace sy

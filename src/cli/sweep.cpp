@@ -52,10 +52,8 @@ int sweep_command(CommandLine& line) {
   add_launcher_option(options, sweep_options.launcher);
   add_provenance_option(options);
   ErrorList errors("sweep");
-  CommandLine rest{line.world, take_settings("sweep", line.args, sweep_options.settings, errors, options),
-                   line.options};
   po::variables_map arguments;
-  if (!parse_options(rest, "sweep", options, {"config"}, arguments, errors, true)) return 0;
+  if (!parse_options(line, "sweep", options, {"config"}, arguments, errors, &sweep_options.settings, true)) return 0;
   errors.run([] { starts_ranks_itself("sweep"); });
   if (!has_value(arguments, "ranks"))
     sweep_options.ranks = 0;

@@ -11,21 +11,6 @@
 #include "src/train/trainer.h"
 
 namespace sy {
-namespace {
-
-// Returns the machine of run.machine; empty if it is not set.
-// Throws InputError if it cannot be read.
-std::optional<Machine> machine_of(const Config& config, const std::string& config_file) {
-  if (config.run.machine.empty()) return std::nullopt;
-  return read_machine(config.run.machine, config_file, "run.machine =");
-}
-
-MachinePeak peak_of(const Config& config, const std::optional<Machine>& machine) {
-  if (!machine) return {};
-  return {config.run.machine, machine->backend, machine->peak(config.dtype()), machine->shared};
-}
-
-}  // namespace
 
 int train_command(CommandLine& line) {
   po::options_description options(
@@ -52,9 +37,8 @@ int train_command(CommandLine& line) {
   agree_on_errors(line.world, [&] {
     std::vector<std::string> settings;
     ErrorList errors("train");
-    CommandLine rest{line.world, take_settings("train", line.args, settings, errors, options), line.options};
     po::variables_map arguments;
-    go = parse_options(rest, "train", options, {"config"}, arguments, errors);
+    go = parse_options(line, "train", options, {"config"}, arguments, errors, &settings);
     if (!go) return;
     bool ranks_known = true;
     if (arguments.count("ranks")) {
@@ -75,7 +59,9 @@ int train_command(CommandLine& line) {
     if (run_options.dry_run) read_plan_options(arguments, plan, checks, errors);
     if (has_value(arguments, "config")) {
       config_file = arguments["config"].as<std::string>();
-      checks.push_back({[&](const Config& c) { machine = machine_of(c, config_file); }});
+      checks.push_back({[&](const Config& c) {
+        if (!c.run.machine.empty()) machine = read_machine(c.run.machine, config_file, "run.machine =");
+      }});
       errors.run([&] { config = read_config(config_file, settings, checks, nullptr, &warnings); });
     }
     errors.raise();
@@ -87,7 +73,8 @@ int train_command(CommandLine& line) {
   same.push_back({"--machine", plan.machine ? plan.machine->name : ""});
   check_rank_settings(line.world, same, "start all ranks with the same command line and configuration");
   if (!go) return 0;
-  run_options.peak = peak_of(config, machine);
+  if (machine)
+    run_options.peak = {config.run.machine, machine->backend, machine->peak(config.dtype()), machine->shared};
   const int ranks = run_options.ranks > 0 ? run_options.ranks : line.world.size();
   if (has_automatic_layout(config)) {
     Index vocab = 0;

@@ -11,6 +11,13 @@ namespace sy {
 
 namespace fs = std::filesystem;
 
+fs::path find_checkpoint(const fs::path& name) {
+  std::vector<std::string> warnings;
+  const fs::path step_dir = resolve_checkpoint(name, &warnings);
+  for (const std::string& warning : warnings) warn(warning);
+  return step_dir;
+}
+
 Trained open_checkpoint(Comm& world, const std::string& name) {
   Trained out;
   std::vector<std::string> warnings, renamed;
@@ -39,18 +46,16 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& arguments) 
   if (!data.is_absolute() && state.dataset.ends_with("/" + data.string()))
     started = state.dataset.substr(0, state.dataset.size() - data.string().size());
   const fs::path run_then = (started / config.run.dir).lexically_normal();
-  std::vector<fs::path> candidates{recorded};
+  std::vector<std::string> candidates{recorded};
   if (const auto run_now = run_of(step_dir); run_now && run_then.is_absolute()) {
     const fs::path beside = *run_now / recorded.lexically_normal().lexically_relative(run_then);
     candidates.insert(data.is_absolute() ? candidates.end() : candidates.begin(), beside.lexically_normal());
   }
   std::error_code ignored;
-  for (const fs::path& candidate : candidates)
+  for (const fs::path candidate : candidates)
     if (fs::exists(candidate / "dataset.ini", ignored)) return candidate;
-  std::vector<std::string> names;
-  for (const fs::path& candidate : candidates) names.push_back(candidate.string());
   bad_input("the data set that {} was trained on is not at {}: give its folder with --data", step_dir.string(),
-            join(names, " nor at "));
+            join(candidates, " nor at "));
 }
 
 bool forces_data(const po::variables_map& arguments) {

@@ -21,6 +21,10 @@ struct Trained {
   const std::filesystem::path& step_dir() const { return folder.path(); }
 };
 
+// Returns the step folder that the name of a step folder or a run means, and prints the warnings
+// about it. Not collective.
+std::filesystem::path find_checkpoint(const std::filesystem::path& name);
+
 // Opens a checkpoint by the name of a step folder or a run. Checks and reads everything except the
 // weights. Collective.
 Trained open_checkpoint(Comm& world, const std::string& name);

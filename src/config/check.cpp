@@ -13,9 +13,11 @@
 namespace sy {
 namespace {
 
+using Model = Config::Model;
+
 // Fills in defaults that follow from other keys. gated: dense FFNs are gated. clamped: some FFN is
 // silu_clamped.
-void resolve(Config::Model& m, bool gated, bool clamped) {
+void resolve(Model& m, bool gated, bool clamped) {
   if (m.kind == ModelKind::encoder && m.attention == AttentionPattern::causal) m.attention = AttentionPattern::full;
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   if (m.head_dim == 0) m.head_dim = std::max<Index>(1, m.d_model / m.heads);
@@ -65,7 +67,6 @@ void check_sizes(const Config& c, Problems& problems) {
 
 // Checks the positions of some layers.
 void check_positions(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Model& m = layers.model();
   const Position of_model = layers.config.model.position;
   const bool of_embedding =
@@ -104,29 +105,53 @@ void check_positions(const LayerKind& layers, Problems& problems) {
   for (const auto factors : {&Model::rope_short_factors, &Model::rope_long_factors}) {
     const std::vector<double>& list = m.*factors;
     const bool trains_with = (factors == &Model::rope_long_factors) == trains_with_long;
-    const bool has_pairs =
-        std::ssize(list) == pairs && std::all_of(list.begin(), list.end(), [](double f) { return f > 0; });
+    const bool has_pairs = std::ssize(list) == pairs && std::ranges::all_of(list, [](double f) { return f > 0; });
     if (const std::string key = layers.key(factors); !has_pairs && (trains_with || !list.empty()))
       problems.add(key, "{} are {} numbers: model.rope_scaling = longrope needs one above 0 for each of {} pairs", key,
                    list.size(), pairs);
   }
 }
 
+// Checks the sizes of axial positions.
+void check_axial_positions(const Config& c, Problems& problems) {
+  const Model& m = c.model;
+  const auto is_pair = [](const std::vector<double>& numbers) {
+    return numbers.size() == 2 &&
+           std::ranges::all_of(numbers, [](double n) { return n == std::floor(n) && n >= 1 && n <= 0x1p28; });
+  };
+  if (m.position != Position::axial) {
+    for (const auto& [key, numbers] :
+         {std::pair{"model.axial_shape", m.axial_shape}, {"model.axial_widths", m.axial_widths}})
+      if (!numbers.empty())
+        problems.add(key, "{} = {} with model.position = {}: it is of axial: leave it out", key, show(numbers),
+                     show(m.position));
+    return;
+  }
+  if (!is_pair(m.axial_shape) || m.axial_shape[0] * m.axial_shape[1] < static_cast<double>(m.seq_len))
+    problems.add("model.axial_shape",
+                 "model.axial_shape = {}: model.position = axial needs two whole numbers, whose product is at least "
+                 "model.seq_len = {}",
+                 show(m.axial_shape), m.seq_len);
+  if (!is_pair(m.axial_widths) || m.axial_widths[0] + m.axial_widths[1] != static_cast<double>(m.d_model))
+    problems.add(
+        "model.axial_widths",
+        "model.axial_widths = {}: model.position = axial needs two whole numbers, whose sum is model.d_model = "
+        "{}",
+        show(m.axial_widths), m.d_model);
+}
+
 // Checks that the visibility of attention of some layers fits the kind of the model.
 void check_visibility(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Model& m = layers.model();
   const bool encoder = m.kind == ModelKind::encoder;
   const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed ||
                       m.attention == AttentionPattern::local || m.attention == AttentionPattern::indexed;
-  if (const std::string key = layers.key(&Model::attention); encoder && sparse)
-    problems.add(key, "{} = {} with model.kind = encoder: it is of decoders: set it to full or longformer", key,
-                 show(m.attention));
-  else if (!encoder && m.attention == AttentionPattern::full)
-    problems.add(key,
-                 "{} = full with model.kind = decoder, which would see the tokens that it predicts: set it to "
-                 "causal, or model.kind to encoder",
-                 key);
+  const std::string attention = layers.key(&Model::attention);
+  problems.refuse(encoder && sparse, layers.config, attention, "model.kind = encoder: it is of decoders",
+                  "full or longformer");
+  problems.refuse(!encoder && m.attention == AttentionPattern::full, layers.config, attention,
+                  "model.kind = decoder, which would see the tokens that it predicts",
+                  "causal, or model.kind to encoder");
   if (const std::string key = layers.key(&Model::position); encoder && m.position == Position::t5 && m.t5_buckets < 4)
     problems.add("model.t5_buckets",
                  "model.t5_buckets = {} with {} = t5 in an encoder, half of whose buckets are of "
@@ -137,18 +162,12 @@ void check_visibility(const LayerKind& layers, Problems& problems) {
 // Checks what only encoders or only decoders have.
 void check_kind(const Config& c, Problems& problems) {
   const bool encoder = c.model.kind == ModelKind::encoder;
-  if (encoder && c.train.objective == Objective::causal)
-    problems.add("train.objective",
-                 "train.objective = causal with model.kind = encoder, which sees the next token: set "
-                 "it to masked, or model.kind to decoder");
-  if (!encoder && c.train.objective == Objective::masked)
-    problems.add("train.objective",
-                 "train.objective = masked with model.kind = decoder, which sees no later tokens: set "
-                 "it to causal, or model.kind to encoder");
-  if (encoder && c.model.mtp_depth > 0)
-    problems.add("model.mtp_depth",
-                 "model.mtp_depth = {} with model.kind = encoder: it predicts later tokens: set it to 0",
-                 c.model.mtp_depth);
+  problems.refuse(encoder && c.train.objective == Objective::causal, c, "train.objective",
+                  "model.kind = encoder, which sees the next token", "masked, or model.kind to decoder");
+  problems.refuse(!encoder && c.train.objective == Objective::masked, c, "train.objective",
+                  "model.kind = decoder, which sees no later tokens", "causal, or model.kind to encoder");
+  problems.refuse(encoder && c.model.mtp_depth > 0, c, "model.mtp_depth",
+                  "model.kind = encoder: it predicts later tokens", "0");
   if (c.model.output_transform && c.model.mtp_depth > 0)
     problems.add(
         "model.output_transform",
@@ -164,62 +183,59 @@ void check_kind(const Config& c, Problems& problems) {
     problems.add("train.mask_random_share",
                  "train.mask_token_share = {} and train.mask_random_share = {} are more than 1: lower one",
                  c.train.mask_token_share, c.train.mask_random_share);
-  if (c.model.segment_token >= 0 && (c.model.kind != ModelKind::encoder || c.model.segments < 2))
-    problems.add("model.segment_token",
-                 "model.segment_token = {} with model.kind = {} and model.segments = {}: it needs an encoder with 2 "
-                 "segments or more: set it to -1",
-                 c.model.segment_token, show(c.model.kind), c.model.segments);
+  problems.refuse(c.model.segment_token >= 0 && (!encoder || c.model.segments < 2), c, "model.segment_token",
+                  fmt::format("model.kind = {} and model.segments = {}: it needs an encoder with 2 segments or more",
+                              show(c.model.kind), c.model.segments),
+                  "-1");
   for (const LayerKind& layers : layer_kinds(c)) check_visibility(layers, problems);
   check_visible_prefix(c, problems);
 }
 
 // Checks the scores and the pattern of attention of some layers.
 void check_attention(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
+  const Config& c = layers.config;
   const Model& m = layers.model();
   const bool sparse = m.attention == AttentionPattern::strided || m.attention == AttentionPattern::fixed ||
                       m.attention == AttentionPattern::local;
   if (const std::string key = layers.key(&Model::window); m.window == 0 && m.attention == AttentionPattern::longformer)
     problems.add(key, "model.attention = longformer needs {}: set it to the number of latest tokens that are seen",
                  key);
-  else if (m.window > 0 && sparse)
-    problems.add(key, "{} = {} with model.attention = {}, which has a window of its own: set it to 0", key, m.window,
-                 show(m.attention));
+  else
+    problems.refuse(m.window > 0 && sparse, c, key,
+                    fmt::format("model.attention = {}, which has a window of its own", show(m.attention)), "0");
   if (const std::string key = layers.key(&Model::attention_summary);
       m.attention == AttentionPattern::fixed && m.attention_summary > m.attention_stride)
     problems.add(key, "{} = {} is more than model.attention_stride = {}: lower it", key, m.attention_summary,
                  m.attention_stride);
-  if (const std::string key = layers.key(&Model::clip_qkv);
-      m.clip_qkv > 0 && (m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm))
-    problems.add(key, "{} = {} with model.qk_norm = {}: set it to 0, or model.qk_norm to none or whole", key,
-                 m.clip_qkv, show(m.qk_norm));
-  if (m.qk_norm_after_rope && m.qk_norm != QkNormKind::head && m.qk_norm != QkNormKind::head_layernorm)
+  const bool norms_heads = m.qk_norm == QkNormKind::head || m.qk_norm == QkNormKind::head_layernorm;
+  problems.refuse(m.clip_qkv > 0 && norms_heads, c, layers.key(&Model::clip_qkv),
+                  fmt::format("model.qk_norm = {}", show(m.qk_norm)), "0, or model.qk_norm to none or whole");
+  if (m.qk_norm_after_rope && !norms_heads)
     problems.add("model.qk_norm_after_rope",
                  "model.qk_norm_after_rope = true with {} = {}: set that to head or head_layernorm, or this to false",
                  layers.key(&Model::qk_norm), show(m.qk_norm));
-  if (const std::string key = layers.key(&Model::attention_softcap);
-      m.attention_softcap > 0 && (m.position == Position::alibi || m.position == Position::t5))
-    problems.add(key, "{} = {} with model.position = {}, whose biases are not capped: set it to 0, or another position",
-                 key, m.attention_softcap, show(m.position));
+  problems.refuse(m.attention_softcap > 0 && (m.position == Position::alibi || m.position == Position::t5), c,
+                  layers.key(&Model::attention_softcap),
+                  fmt::format("model.position = {}, whose biases are not capped", show(m.position)),
+                  "0, or another position");
 }
 
 // Checks that the weights of queries and keys scale the logits of some layers.
 void check_qk_clip(const LayerKind& layers, Problems& problems) {
-  using Model = Config::Model;
   const Model& m = layers.model();
-  if (layers.config.train.qk_clip == 0) return;
-  const auto refuse = [&](const std::string& key, const auto& value) {
-    problems.add("train.qk_clip", "train.qk_clip = {} with {} = {}, which limits the logits already: set it to 0",
-                 layers.config.train.qk_clip, key, value);
+  const Config& c = layers.config;
+  const auto refuse = [&](bool limits, const std::string& key) {
+    problems.refuse(limits && c.train.qk_clip > 0, c, "train.qk_clip",
+                    fmt::format("{} = {}, which limits the logits already", key, value_of(c, key)), "0");
   };
-  if (m.qk_norm != QkNormKind::none) refuse(layers.key(&Model::qk_norm), show(m.qk_norm));
-  if (m.attention_softcap > 0) refuse(layers.key(&Model::attention_softcap), m.attention_softcap);
-  if (m.clip_qkv > 0) refuse(layers.key(&Model::clip_qkv), m.clip_qkv);
+  refuse(m.qk_norm != QkNormKind::none, layers.key(&Model::qk_norm));
+  refuse(m.attention_softcap > 0, layers.key(&Model::attention_softcap));
+  refuse(m.clip_qkv > 0, layers.key(&Model::clip_qkv));
 }
 
 // Checks latent attention, and that keys which only it reads are unset without it.
 void check_latent(const Config& c, Problems& problems) {
-  const Config::Model& m = c.model;
+  const Model& m = c.model;
   if (m.kv_lora_rank == 0) {
     const auto alone = [&](const char* key, double value) {
       if (value > 0)
@@ -231,32 +247,25 @@ void check_latent(const Config& c, Problems& problems) {
     alone("model.latent_norm_eps", m.latent_norm_eps);
     return;
   }
-  if (m.kv_heads != m.heads)
-    problems.add(
-        "model.kv_heads",
-        "model.kv_heads = {} with model.kv_lora_rank = {}, of which each of {} heads makes keys and values of its "
-        "own: set it to 0",
-        m.kv_heads, m.kv_lora_rank, m.heads);
+  problems.refuse(m.kv_heads != m.heads, c, "model.kv_heads",
+                  fmt::format("model.kv_lora_rank = {}, of which each of {} heads makes keys and values of its own",
+                              m.kv_lora_rank, m.heads),
+                  "0");
   if (m.qk_rope_head_dim < 2 || m.qk_rope_head_dim % 2 != 0)
     problems.add("model.qk_rope_head_dim",
                  "model.qk_rope_head_dim = {}: model.kv_lora_rank needs an even number from 2 on", m.qk_rope_head_dim);
-  if (m.bias != Biases::none && m.bias != Biases::mlp)
-    problems.add("model.bias",
-                 "model.bias = {} with model.kv_lora_rank: latent attention has no biases: set it to none or mlp",
-                 show(m.bias));
+  problems.refuse(m.bias != Biases::none && m.bias != Biases::mlp, c, "model.bias",
+                  "model.kv_lora_rank: latent attention has no biases", "none or mlp");
   for (const LayerKind& layers : layer_kinds(c)) {
-    const Config::Model& of = layers.model();
-    if (const std::string key = layers.key(&Config::Model::qk_norm); of.qk_norm != QkNormKind::none)
-      problems.add(key, "{} = {} with model.kv_lora_rank, whose latents are normalised instead: set it to none", key,
-                   show(of.qk_norm));
-    if (const std::string key = layers.key(&Config::Model::clip_qkv); of.clip_qkv != 0)
-      problems.add(key, "{} = {} with model.kv_lora_rank: latent attention has no limit: set it to 0", key,
-                   of.clip_qkv);
+    problems.refuse(layers.model().qk_norm != QkNormKind::none, c, layers.key(&Model::qk_norm),
+                    "model.kv_lora_rank, whose latents are normalised instead", "none");
+    problems.refuse(layers.model().clip_qkv != 0, c, layers.key(&Model::clip_qkv),
+                    "model.kv_lora_rank: latent attention has no limit", "0");
   }
 }
 
 void check_mup(const Config& c, Problems& problems) {
-  const Config::Model& m = c.model;
+  const Model& m = c.model;
   if (m.mup != (m.mup_base_width > 0))
     problems.add(
         "model.mup_base_width", "model.mup_base_width = {} with model.mup = {}: {}", m.mup_base_width, m.mup,
@@ -317,8 +326,8 @@ void check_combinations(const Config& c, Problems& problems) {
   if ((e.choice == Choice::noisy) != (e.noise > 0))
     problems.add("moe.noise", "moe.noise = {} with moe.choice = {}: noisy needs noise above 0, and others have none",
                  e.noise, show(e.choice));
-  if (e.learned_noise && e.choice != Choice::noisy)
-    problems.add("moe.learned_noise", "moe.learned_noise = true with moe.choice = {}: set it to noisy", show(e.choice));
+  problems.refuse(e.learned_noise && e.choice != Choice::noisy, c, "moe.learned_noise",
+                  fmt::format("moe.choice = {}", show(e.choice)), "noisy");
   const Activation dense = c.ffn_activation().act, expert = e.experts > 0 ? c.expert_activation().act : dense;
   const auto either = [&](Activation act) { return dense == act || expert == act; };
   if (m.swish_beta != 1 && !either(Activation::silu) && !either(Activation::silu_clamped))
@@ -335,15 +344,14 @@ void check_combinations(const Config& c, Problems& problems) {
                  "moe.ffn = {} with model.ffn = {}: both would have the same model.swish_beta: choose another", e.ffn,
                  m.ffn);
   for (const LayerKind& layers : layer_kinds(c)) check_positions(layers, problems);
-  if (m.parallel_block && (m.norm_position == NormPosition::post || m.norm_position == NormPosition::residual))
-    problems.add("model.norm_position",
-                 "model.norm_position = {} with model.parallel_block = true: set it to pre, both or output",
-                 show(m.norm_position));
+  problems.refuse(
+      m.parallel_block && (m.norm_position == NormPosition::post || m.norm_position == NormPosition::residual), c,
+      "model.norm_position", "model.parallel_block = true", "pre, both or output");
   if (m.embedding_norm && m.norm == NormKind::none)
     problems.add("model.embedding_norm",
                  "model.embedding_norm = true with model.norm = none leaves nothing to compute: change one");
-  if (m.norm_offset && m.norm == NormKind::batchnorm)
-    problems.add("model.norm_offset", "model.norm_offset = true with model.norm = batchnorm: set it to false");
+  problems.refuse(m.norm_offset && m.norm == NormKind::batchnorm, c, "model.norm_offset", "model.norm = batchnorm",
+                  "false");
   if (m.t5_max_distance <= m.t5_buckets / 2)
     problems.add(
         "model.t5_max_distance",
@@ -366,15 +374,10 @@ void check_others(const Config& c, Problems& problems) {
   if (t.schedule != Schedule::constant && t.min_lr > t.lr && !problems.any_wrong(rates))
     problems.add("train.min_lr", "train.min_lr = {} is above train.lr = {}, where train.schedule = {} ends: lower it",
                  t.min_lr, t.lr, show(t.schedule));
-
   if (t.schedule != Schedule::wsd) {
-    if (t.decay_steps > 0)
-      problems.add("train.decay_steps", "train.decay_steps = {} with train.schedule = {}: it is of wsd: set it to 0",
-                   t.decay_steps, show(t.schedule));
-    if (t.decay_shape != DecayShape::linear)
-      problems.add("train.decay_shape",
-                   "train.decay_shape = {} with train.schedule = {}: it is of wsd: set it to linear",
-                   show(t.decay_shape), show(t.schedule));
+    const std::string with = fmt::format("train.schedule = {}: it is of wsd", show(t.schedule));
+    problems.refuse(t.decay_steps > 0, c, "train.decay_steps", with, "0");
+    problems.refuse(t.decay_shape != DecayShape::linear, c, "train.decay_shape", with, "linear");
   }
   for (const auto& [key, value] : {std::pair{"train.patience", static_cast<double>(t.patience)},
                                    {"train.target_loss", t.target_loss},
@@ -410,7 +413,7 @@ void check_values(const Config& c, Problems& problems) {
 void complete(Config& c, Problems& problems) {
   check_others(c, problems);
   if (problems.any_wrong(size_keys)) return;
-  const auto check_heads = [&](const Config::Model& m, const std::string& key) {
+  const auto check_heads = [&](const Model& m, const std::string& key) {
     if (m.head_dim == 0 && m.d_model % m.heads != 0)
       problems.add(key, "model.d_model = {} is not a multiple of {} = {}: change one, or set model.head_dim", m.d_model,
                    key, m.heads);
@@ -452,9 +455,8 @@ void complete(Config& c, Problems& problems) {
     Config stack = c.of_stack(i);
     const AttentionPattern attention = stack.model.attention;
     if (attention == AttentionPattern::indexed || attention == AttentionPattern::lsh) {
-      const std::string key = c.stacks[i].name + ".attention";
-      problems.add(key, "{} = {} with model.kind = encoder_decoder, which has no such layers: set it to another value",
-                   key, show(attention));
+      problems.refuse(true, c, c.stacks[i].name + ".attention",
+                      "model.kind = encoder_decoder, which has no such layers", "another value");
       continue;
     }
     stack.train.objective = i == 0 ? Objective::masked : Objective::causal;

@@ -62,6 +62,11 @@ class Problems {
     const auto location = locations_.find(key);
     add_at(location == locations_.end() ? Location() : location->second, what, std::forward<Args>(args)...);
   }
+  // Adds an error if `is_wrong`: the value of the key excludes another setting. with: that setting,
+  // and the reason. to: values that do not exclude it.
+  void refuse(bool is_wrong, const Config& config, const std::string& key, std::string_view with, std::string_view to) {
+    if (is_wrong) add(key, "{} = {} with {}: set it to {}", key, value_of(config, key), with, to);
+  }
   // Records that the value of a key is unreadable or out of bounds. Checks that need the value are
   // skipped.
   void mark_wrong(const std::string& key) { wrong_values_.insert(key); }
@@ -131,8 +136,6 @@ void check_global_projections(const Config& config, Problems& problems);
 void complete_buckets(Config& config);
 // Adds errors for the settings of attention by hashing, and for those that it excludes.
 void check_hashing(const Config& config, Problems& problems);
-// Adds errors for the sizes of axial positions (src/config/axial_positions.cpp).
-void check_axial_positions(const Config& config, Problems& problems);
 // Adds errors for settings that train.reversible excludes, or that need it.
 void check_reversible(const Config& config, Problems& problems);
 

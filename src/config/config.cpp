@@ -122,8 +122,9 @@ std::string origin_of(const std::string& key, const std::string& value, const Co
   return known && known->default_value == value ? "default" : "default, by other keys";
 }
 
-// Writes all keys as INI, each with its origin as a comment unless `origins` is nullptr.
-std::string ini_text(const Config& config, const ConfigOrigins* origins) {
+}  // namespace
+
+std::string to_ini(const Config& config, const ConfigOrigins* origins) {
   std::string out, section;
   for (const KeyEntry& entry : own_entries(config)) {
     const auto dot = entry.name.rfind('.');
@@ -135,16 +136,6 @@ std::string ini_text(const Config& config, const ConfigOrigins* origins) {
     out += origins ? fmt::format("{:<32} # {}\n", line, origin_of(entry.name, entry.text(), *origins)) : line + "\n";
   }
   return out;
-}
-
-}  // namespace
-
-std::string to_ini(const Config& config) {
-  return ini_text(config, nullptr);
-}
-
-std::string to_ini(const Config& config, const ConfigOrigins& origins) {
-  return ini_text(config, &origins);
 }
 
 Json to_json(const Config& config, const ConfigOrigins& origins) {

@@ -62,13 +62,9 @@ constexpr ValueType value_type{
         },
 };
 
+// The types of the section and of the value.
 template <class S, class T>
-struct MemberTypes {
-  using Section = S;
-  using Value = T;
-};
-template <class S, class T>
-MemberTypes<S, T> types_of(T S::*);
+std::pair<S, T> types_of(T S::*);
 
 // A row of the table. The section and the type of the value follow from the pointer to the member.
 template <auto member>
@@ -78,9 +74,9 @@ constexpr Key row(std::string_view name, Bounds bounds, ResumePolicy on_resume, 
   const auto address = [](const Config& c, const Config::Model& model, const Config::Moe& moe) -> const void* {
     const Hyperparameters& hyperparameters = c.train;
     const auto sections = std::tie(model, moe, c.parallel, c.train, hyperparameters, c.data, c.run, c.log);
-    return &(std::get<const typename Types::Section&>(sections).*member);
+    return &(std::get<const typename Types::first_type&>(sections).*member);
   };
-  return {name, value_type<typename Types::Value>, address, bounds, on_resume, help, values};
+  return {name, value_type<typename Types::second_type>, address, bounds, on_resume, help, values};
 }
 
 // A row of [model] or [moe] whose value a stack of an encoder-decoder may replace.

@@ -67,9 +67,7 @@ struct KeyEntry {
   // Returns the value as text, which ValueType::read accepts.
   std::string text() const { return key->type.show(value); }
   // Returns false if the key is of a kind that does not set it. Its value is then that of [model].
-  bool sets_value() const {
-    return !kind || std::find(kind->own_keys.begin(), kind->own_keys.end(), name) != kind->own_keys.end();
-  }
+  bool sets_value() const { return !kind || std::ranges::find(kind->own_keys, name) != kind->own_keys.end(); }
   // Returns the name of the key that sets the value.
   std::string source_key() const { return sets_value() ? name : std::string(key->name); }
 };

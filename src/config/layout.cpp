@@ -1,7 +1,6 @@
 // Requirements of layouts and devices on a configuration.
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "dist/token_dispatcher.h"
 #include "kernels/device.h"
@@ -104,11 +103,8 @@ namespace {
 // The settings that change one layout into another: "--parallel.tp=2 --parallel.ep=1".
 std::string settings_between(const Layout& from, const Layout& to) {
   std::vector<std::string> settings;
-  for (const auto& [name, before, after] : {std::tuple{"tp", from.tp, to.tp},
-                                            {"ep", from.ep, to.ep},
-                                            {"etp", from.etp, to.etp},
-                                            {"ranks_per_node", from.ranks_per_node, to.ranks_per_node}})
-    if (before != after) settings.push_back(fmt::format("--parallel.{}={}", name, after));
+  for (const LayoutAxis& axis : layout_axes)
+    if (from.*axis.size != to.*axis.size) settings.push_back(fmt::format("--{}={}", axis.key, to.*axis.size));
   return join(settings, " ");
 }
 
@@ -124,8 +120,7 @@ void check_config_for_layout(const Config& config, const Layout& layout) {
   const std::string problem = layout_problem(config, layout);
   if (problem.empty()) return;
   std::vector<Layout> valid = layouts_of(config, layout.ranks);
-  std::stable_sort(valid.begin(), valid.end(),
-                   [&](const Layout& a, const Layout& b) { return distance(a, layout) < distance(b, layout); });
+  std::ranges::stable_sort(valid, {}, [&](const Layout& l) { return distance(l, layout); });
   constexpr std::size_t shown = 5;
   std::string list;
   for (std::size_t i = 0; i < std::min(shown, valid.size()); ++i)

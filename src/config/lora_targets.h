@@ -23,10 +23,6 @@ constexpr const char* lora_all = "all";
 // Returns `lora_all` and the names of the groups.
 std::vector<std::string> lora_groups();
 
-// Returns true if `text` is the name of a group or of a target.
-bool is_lora_target(std::string_view text);
-// Returns true if the model has a matrix that `text`, a group or a target, names.
-bool has_lora_target(const Config& config, std::string_view text);
 // Returns true if train.lora_targets covers this target. name: LoraTarget::name.
 bool covers_lora_target(const Config& config, std::string_view name);
 

@@ -12,9 +12,9 @@ namespace {
 using Model = Config::Model;
 
 // Returns a function that adds an error if a setting excludes attention by hashing.
-auto refusal(Problems& problems) {
-  return [&problems](bool is_set, const std::string& key, const std::string& value, const char* why, const char* to) {
-    if (is_set) problems.add(key, "{} = {} with model.attention = lsh: {}: set it to {}", key, value, why, to);
+auto refusal(Problems& problems, const Config& c) {
+  return [&](bool is_set, const std::string& key, const char* why, const char* to) {
+    problems.refuse(is_set, c, key, fmt::format("model.attention = lsh: {}", why), to);
   };
 }
 
@@ -45,19 +45,16 @@ void check_layers(const LayerKind& layers, Problems& problems) {
   if (const std::string key = layers.key(&Model::lsh_chunk_length); m.seq_len % m.lsh_chunk_length != 0)
     problems.add(key, "{} = {} does not divide model.seq_len = {}: set a divisor", key, m.lsh_chunk_length, m.seq_len);
   check_buckets(layers, problems);
-  const auto refuse = refusal(problems);
+  const auto refuse = refusal(problems, layers.config);
   refuse(m.position == Position::rope || m.position == Position::alibi || m.position == Position::t5,
-         layers.key(&Model::position), show(m.position), "the hash ignores positions of attention",
-         "axial, learned, sinusoidal or none");
-  refuse(m.kv_heads != m.heads, "model.kv_heads", show(m.kv_heads), "each query is also a key", "0");
-  refuse(m.window > 0, layers.key(&Model::window), show(m.window), "chunks limit what a token sees", "0");
-  refuse(m.attention_sinks, layers.key(&Model::attention_sinks), "true", "it has no sinks", "false");
-  refuse(m.qk_norm != QkNormKind::none, layers.key(&Model::qk_norm), show(m.qk_norm), "keys have length 1 already",
-         "none");
-  refuse(m.clip_qkv > 0, layers.key(&Model::clip_qkv), show(m.clip_qkv), "it has no limit", "0");
-  refuse(m.attention_softcap > 0, layers.key(&Model::attention_softcap), show(m.attention_softcap),
-         "its scores are not capped", "0");
-  refuse(m.kv_lora_rank > 0, "model.kv_lora_rank", show(m.kv_lora_rank), "it has no latents", "0");
+         layers.key(&Model::position), "the hash ignores positions of attention", "axial, learned, sinusoidal or none");
+  refuse(m.kv_heads != m.heads, "model.kv_heads", "each query is also a key", "0");
+  refuse(m.window > 0, layers.key(&Model::window), "chunks limit what a token sees", "0");
+  refuse(m.attention_sinks, layers.key(&Model::attention_sinks), "it has no sinks", "false");
+  refuse(m.qk_norm != QkNormKind::none, layers.key(&Model::qk_norm), "keys have length 1 already", "none");
+  refuse(m.clip_qkv > 0, layers.key(&Model::clip_qkv), "it has no limit", "0");
+  refuse(m.attention_softcap > 0, layers.key(&Model::attention_softcap), "its scores are not capped", "0");
+  refuse(m.kv_lora_rank > 0, "model.kv_lora_rank", "it has no latents", "0");
 }
 
 // Returns the power of two up to 2 * seq_len / lsh_chunk_length that divides seq_len. A large one
@@ -88,13 +85,13 @@ void complete_buckets(Config& c) {
 void check_hashing(const Config& c, Problems& problems) {
   for (const LayerKind& layers : layer_kinds(c)) check_layers(layers, problems);
   if (c.num_lsh_layers() == 0) return;
-  const auto refuse = refusal(problems);
-  refuse(c.train.qk_clip > 0, "train.qk_clip", show(c.train.qk_clip), "its keys have length 1", "0");
-  refuse(c.train.lora_rank > 0, "train.lora_rank", show(c.train.lora_rank), "it has no adapters", "0");
-  refuse(c.model.mtp_depth > 0, "model.mtp_depth", show(c.model.mtp_depth), "modules have no hash", "0");
-  refuse(c.data.documents != Documents::join, "data.documents", show(c.data.documents),
-         "it sorts the tokens of all documents together", "join");
-  refuse(c.has_visible_prefix(), "train.objective", show(c.train.objective), "it has no visible prefix", "causal");
+  const auto refuse = refusal(problems, c);
+  refuse(c.train.qk_clip > 0, "train.qk_clip", "its keys have length 1", "0");
+  refuse(c.train.lora_rank > 0, "train.lora_rank", "it has no adapters", "0");
+  refuse(c.model.mtp_depth > 0, "model.mtp_depth", "modules have no hash", "0");
+  refuse(c.data.documents != Documents::join, "data.documents", "it sorts the tokens of all documents together",
+         "join");
+  refuse(c.has_visible_prefix(), "train.objective", "it has no visible prefix", "causal");
 }
 
 }  // namespace sy

@@ -47,13 +47,7 @@ struct Setting {
 };
 
 bool has_kind(const Config& c, const std::string& name) {
-  return std::any_of(c.kinds.begin(), c.kinds.end(), [&](const Config::Kind& kind) { return kind.name == name; });
-}
-
-// Adds the kinds that the pattern names.
-void add_kinds(Config& c) {
-  for (const Pattern::Segment& segment : c.model.pattern.segments)
-    if (!has_kind(c, segment.kind)) c.kinds.push_back({segment.kind, {}, {}});
+  return std::ranges::find(c.kinds, name, &Config::Kind::name) != c.kinds.end();
 }
 
 // Checks that the pattern names every kind that has a section.
@@ -79,20 +73,16 @@ void set_key(Config& c, const Setting& s, Problems& problems) {
   for (const KeyEntry& entry : key_entries(c)) {
     names.push_back(entry.name);
     if (entry.name != s.key) continue;
-    // `c` is not constant, and neither is the value.
+    // `c` is not constant, and neither are the value and its kind.
     if (!entry.key->type.read(s.text, const_cast<void*>(entry.value))) {
       problems.mark_wrong(s.key);
       problems.add_at(s.where, "{} = '{}': expected {}", s.key, s.text, entry.key->type.accepts());
     }
-    for (std::vector<Config::Kind>* kinds : {&c.kinds, &c.stacks})
-      for (Config::Kind& k : *kinds)
-        if (&k == entry.kind && !entry.sets_value()) k.own_keys.push_back(s.key);
+    if (!entry.sets_value()) const_cast<Config::Kind*>(entry.kind)->own_keys.push_back(s.key);
     return;
   }
   const std::string moe_key = "moe" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
-  const auto is_key = [&](const std::string& name) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
+  const auto is_key = [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); };
   const bool of_section = !kind.empty() || !s.stack().empty();
   if (!s.stack().empty() && c.stacks.empty() && (is_key(model_key) || is_key(moe_key))) {
     problems.add_at(s.where, "{}: model.kind = {} has no section [{}]: set model.kind to encoder_decoder", s.key,
@@ -180,7 +170,8 @@ Config parse(const std::vector<Setting>& settings, Problems& problems, bool text
   if (c.model.kind == ModelKind::encoder_decoder)
     for (const std::string_view name : stack_sections) c.stacks.push_back({std::string(name), {}, {}, true});
   if (text_known && !problems.any_wrong(std::array{pattern_key})) {
-    add_kinds(c);
+    for (const Pattern::Segment& segment : c.model.pattern.segments)
+      if (!has_kind(c, segment.kind)) c.kinds.push_back({segment.kind, {}, {}});
     check_kinds(c, settings, problems);
   }
   for (const Setting& s : settings)

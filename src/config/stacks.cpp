@@ -45,34 +45,30 @@ void complete_lengths(Config& c, Problems& problems) {
 
 // Refuses keys that encoder-decoders do not have.
 void check_unsupported(const Config& c, Problems& problems) {
-  const auto refuse = [&](bool is_set, const char* key, const std::string& value, const char* to) {
-    if (is_set)
-      problems.add(key, "{} = {} with model.kind = encoder_decoder, which has none: set it to {}", key, value, to);
+  const auto refuse = [&](bool is_set, const std::string& key, const char* to) {
+    problems.refuse(is_set, c, key, "model.kind = encoder_decoder, which has none", to);
   };
   const auto& m = c.model;
   for (const Config::Kind& stack : c.stacks)
-    if (stack.model.position == Position::axial)
-      refuse(true, (stack.name + ".position").c_str(), show(stack.model.position), "another position");
-  refuse(!m.pattern.segments.empty(), "model.pattern", show(m.pattern), "nothing");
-  refuse(m.mtp_depth > 0, "model.mtp_depth", show(m.mtp_depth), "0");
-  refuse(m.kv_lora_rank > 0, "model.kv_lora_rank", show(m.kv_lora_rank), "0");
-  refuse(m.parallel_block, "model.parallel_block", "true", "false");
-  refuse(m.segments > 0, "model.segments", show(m.segments), "0");
-  refuse(c.train.lora_rank > 0, "train.lora_rank", show(c.train.lora_rank), "0");
-  refuse(c.train.qk_clip > 0, "train.qk_clip", show(c.train.qk_clip), "0");
-  refuse(c.data.documents != Documents::join, "data.documents", show(c.data.documents), "join");
-  refuse(c.data.mask_eod_loss, "data.mask_eod_loss", "true", "false");
+    refuse(stack.model.position == Position::axial, stack.name + ".position", "another position");
+  refuse(!m.pattern.segments.empty(), "model.pattern", "nothing");
+  refuse(m.mtp_depth > 0, "model.mtp_depth", "0");
+  refuse(m.kv_lora_rank > 0, "model.kv_lora_rank", "0");
+  refuse(m.parallel_block, "model.parallel_block", "false");
+  refuse(m.segments > 0, "model.segments", "0");
+  refuse(c.train.lora_rank > 0, "train.lora_rank", "0");
+  refuse(c.train.qk_clip > 0, "train.qk_clip", "0");
+  refuse(c.data.documents != Documents::join, "data.documents", "join");
+  refuse(c.data.mask_eod_loss, "data.mask_eod_loss", "false");
 }
 
 void check_experts(const Config& c, Problems& problems) {
   bool any = false;
   for (const Config::Kind& stack : c.stacks) {
     any = any || stack.moe.experts > 0;
-    if (const std::string key = stack.name + ".experts"; stack.moe.experts != 0 && stack.moe.experts != c.moe.experts)
-      problems.add(key,
-                   "{} = {} with moe.experts = {}: both stacks have equally many experts, or none: set it to one "
-                   "of {} and 0",
-                   key, stack.moe.experts, c.moe.experts, c.moe.experts);
+    problems.refuse(stack.moe.experts != 0 && stack.moe.experts != c.moe.experts, c, stack.name + ".experts",
+                    fmt::format("moe.experts = {}: both stacks have equally many experts, or none", c.moe.experts),
+                    fmt::format("one of {} and 0", c.moe.experts));
   }
   if (c.moe.experts > 0 && !any)
     problems.add("moe.experts", "moe.experts = {}, but neither the encoder nor the decoder has experts: set it to 0",

@@ -21,57 +21,40 @@ namespace sy {
 
 namespace {
 
-// Members of the facts, each with its name in the JSON that ranks exchange.
-template <class F>
-void for_each_member(cuda::Gpu& d, F f) {
-  f("name", d.name), f("id", d.id), f("capability", d.capability), f("bytes", d.bytes), f("peers", d.peers);
-  f("tried", d.tried), f("free_bytes", d.free_bytes), f("kernels", d.kernels), f("error", d.error);
+// Returns references to all members of facts, in the order in which ranks exchange them.
+auto members_of(cuda::Gpu& g) {
+  return std::tie(g.name, g.id, g.capability, g.bytes, g.peers, g.tried, g.free_bytes, g.kernels, g.error);
 }
-template <class F>
-void for_each_member(Limits& l, F f) {
-  f("open_files", l.open_files), f("locked_memory", l.locked_memory), f("stack", l.stack), f("core", l.core);
-  f("processes", l.processes);
+auto members_of(Limits& l) {
+  return std::tie(l.open_files, l.locked_memory, l.stack, l.core, l.processes);
 }
-template <class F>
-void for_each_member(Hdf5Library& l, F f) {
-  f("version", l.version), f("thread_safe", l.thread_safe), f("parallel", l.parallel), f("locks", l.locks);
+auto members_of(Hdf5Library& l) {
+  return std::tie(l.version, l.thread_safe, l.parallel, l.locks);
 }
-template <class F>
-void for_each_member(FolderFacts& d, F f) {
-  f("path", d.path), f("type", d.type), f("error", d.error), f("free_bytes", d.free_bytes);
-  f("free_files", d.free_files), f("seen_after", d.seen_after), f("write_seconds", d.write_seconds);
-  f("write_bandwidth", d.write_bandwidth), f("locks", d.locks);
+auto members_of(FolderFacts& f) {
+  return std::tie(f.path, f.type, f.error, f.free_bytes, f.free_files, f.seen_after, f.write_seconds, f.write_bandwidth,
+                  f.locks);
 }
-template <class F>
-void for_each_member(HostFacts& h, F f) {
-  f("name", h.name), f("processor", h.processor), f("sockets", h.sockets), f("threads_per_core", h.threads_per_core);
-  f("cpus", h.cpus), f("cpu_time", h.cpu_time), f("load", h.load), f("isa", h.isa), f("memory", h.memory),
-      f("memory_limit", h.memory_limit);
-  f("available", h.available), f("shared_memory", h.shared_memory), f("limits", h.limits);
-  f("window_ranks", h.window_ranks), f("window_bytes", h.window_bytes), f("no_window", h.no_window);
-  f("infiniband", h.infiniband), f("driver", h.driver), f("driver_cuda", h.driver_cuda), f("gpus", h.gpus);
-  f("hdf5", h.hdf5), f("unicode", h.unicode);
+auto members_of(HostFacts& h) {
+  return std::tie(h.name, h.processor, h.sockets, h.threads_per_core, h.cpus, h.cpu_time, h.load, h.isa, h.memory,
+                  h.memory_limit, h.available, h.shared_memory, h.limits, h.window_ranks, h.window_bytes, h.no_window,
+                  h.infiniband, h.driver, h.driver_cuda, h.gpus, h.hdf5, h.unicode);
 }
-template <class F>
-void for_each_member(RankFacts& r, F f) {
-  f("rank", r.rank), f("host", r.host), f("cpus", r.cpus), f("threads", r.threads), f("gpu", r.gpu);
-  f("missing", r.missing), f("broken", r.broken), f("speed", r.speed), f("clock_ahead", r.clock_ahead);
-  f("clock_error", r.clock_error), f("folder", r.folder), f("gpu_aware_mpi", r.gpu_aware_mpi);
-  f("nccl_over_tcp", r.nccl_over_tcp);
+auto members_of(RankFacts& r) {
+  return std::tie(r.rank, r.host, r.cpus, r.threads, r.gpu, r.missing, r.broken, r.speed, r.clock_ahead, r.clock_error,
+                  r.folder, r.gpu_aware_mpi, r.nccl_over_tcp);
 }
 
 template <class T>
 concept Facts = requires(T& x) {
-  for_each_member(x, [](const char*, auto&) {});
+  members_of(x);
 };
 
-// Converts facts, vectors of them and JSON's own types to JSON.
+// Converts facts, vectors of them and JSON's own types to JSON. Facts are arrays of their members.
 template <class T>
 Json to_json(T& x) {
   if constexpr (Facts<T>) {
-    Json json = Json::object();
-    for_each_member(x, [&](const char* name, auto& member) { json[name] = to_json(member); });
-    return json;
+    return std::apply([](auto&... members) { return Json::array({to_json(members)...}); }, members_of(x));
   } else if constexpr (requires { x.push_back(x[0]); } && !std::is_same_v<T, std::string>) {
     Json json = Json::array();
     for (auto& element : x) json.push_back(to_json(element));
@@ -83,7 +66,8 @@ Json to_json(T& x) {
 template <class T>
 void from_json(const Json& json, T& x) {
   if constexpr (Facts<T>) {
-    for_each_member(x, [&](const char* name, auto& member) { from_json(json.at(name), member); });
+    std::size_t i = 0;
+    std::apply([&](auto&... members) { (from_json(json.at(i++), members), ...); }, members_of(x));
   } else if constexpr (requires { x.push_back(x[0]); } && !std::is_same_v<T, std::string>) {
     for (const Json& element : json) from_json(element, x.emplace_back());
   } else if constexpr (std::is_same_v<T, int>) {

@@ -19,10 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double seconds_from(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // Values of f_type from linux/magic.h and the sources of the file systems.
 constexpr std::pair<std::uint32_t, std::string_view> file_systems[] = {
     {0x0000ef53, "ext4"}, {0x58465342, "xfs"},      {0x9123683e, "btrfs"}, {0x2fc12fc1, "zfs"},
@@ -86,7 +82,7 @@ void measure_writing(const fs::path& probe, const std::string& name, FolderFacts
   for (double& s : seconds) {
     const auto begin = Clock::now();
     write_file(small, name);
-    s = seconds_from(begin);
+    s = seconds_since(begin);
   }
   std::nth_element(seconds.begin(), seconds.begin() + 1, seconds.end());
   facts.locks = can_lock(small);
@@ -94,7 +90,7 @@ void measure_writing(const fs::path& probe, const std::string& name, FolderFacts
   const std::string content = incompressible_bytes(bytes);
   const auto begin = Clock::now();
   write_file(large, content);
-  facts.write_bandwidth = static_cast<double>(bytes) / std::max(seconds_from(begin), 1e-9);
+  facts.write_bandwidth = static_cast<double>(bytes) / std::max(seconds_since(begin), 1e-9);
   facts.write_seconds = seconds[1];
 }
 
@@ -103,7 +99,7 @@ double wait_for(const fs::path& file, const std::string& content, std::chrono::m
   const auto begin = Clock::now();
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
     try {
-      if (read_file(file) == content) return seconds_from(begin);
+      if (read_file(file) == content) return seconds_since(begin);
     } catch (const Error&) {
       // the file does not exist yet
     }

@@ -12,6 +12,10 @@
 
 namespace sy {
 
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // Returns RankFacts::gpu_aware_mpi and nccl_over_tcp of this process, from its environment.
 // cuda_aware: MpiInfo::cuda_aware.
 std::string gpu_aware_mpi_setting(std::string_view cuda_aware);

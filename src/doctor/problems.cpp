@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -17,6 +18,13 @@ double gibibytes(Index bytes) {
 namespace {
 
 using Ranks = std::vector<const RankFacts*>;
+
+Ranks ranks_with(const std::vector<RankFacts>& ranks, const std::function<bool(const RankFacts&)>& property) {
+  Ranks found;
+  for (const RankFacts& r : ranks)
+    if (property(r)) found.push_back(&r);
+  return found;
+}
 
 // "rank 1 on node7", "ranks 0-3 on node7", "ranks 4-15 on node8 and 2 other hosts"
 std::string rank_names(const Ranks& ranks) {
@@ -51,7 +59,7 @@ Ranks oversubscribed(const HostFacts& host, const Ranks& ranks) {
     std::size_t threads = 0;
     for (const RankFacts* r : group.ranks) threads += static_cast<std::size_t>(r->threads);
     if (group.ranks.size() == 1 || threads <= group.cpus.size() || group.cpus.size() >= host.cpus.size()) continue;
-    std::sort(group.ranks.begin(), group.ranks.end(), [](const auto* a, const auto* b) { return a->rank < b->rank; });
+    std::ranges::sort(group.ranks, {}, &RankFacts::rank);
     return group.ranks;
   }
   return {};
@@ -168,8 +176,7 @@ void check_host(const HostFacts& host, const Ranks& ranks, const RankFacts& firs
           {fmt::format("{} share GPU {}, which {} refuses", rank_names(sharing), gpu, device_collectives().name),
            fmt::format("start {} there at most, a GPU for each, or set run.backend = cpu",
                        counted(by_gpu.size(), "rank"))});
-  if (const auto broken = std::find_if(ranks.begin(), ranks.end(), [](const RankFacts* r) { return r->broken; });
-      broken != ranks.end())
+  if (const auto broken = std::ranges::find(ranks, true, &RankFacts::broken); broken != ranks.end())
     out.push_back({fmt::format("{}: {}", host.name, (*broken)->missing),
                    "install one with which nvidia-smi works and shows the CUDA version of this build or a later one"});
 }
@@ -242,9 +249,7 @@ const FolderCheck folder_checks[] = {
 
 void check_folder(const std::vector<RankFacts>& ranks, std::vector<Problem>& out) {
   for (const FolderCheck& check : folder_checks) {
-    Ranks affected;
-    for (const RankFacts& r : ranks)
-      if (check.applies(r)) affected.push_back(&r);
+    const Ranks affected = ranks_with(ranks, check.applies);
     if (affected.empty()) continue;
     out.push_back({check.describe(rank_names(affected), affected.front()->folder), check.remedy});
     return;
@@ -274,9 +279,8 @@ const NcclCheck nccl_checks[] = {
 void check_nccl(const std::vector<RankFacts>& ranks, std::size_t hosts, std::vector<Problem>& out) {
   if (ranks.size() < 2) return;
   for (const NcclCheck& check : nccl_checks) {
-    Ranks affected;
-    for (const RankFacts& r : ranks)
-      if (!r.gpu.empty() && !(r.*check.setting).empty()) affected.push_back(&r);
+    const Ranks affected =
+        ranks_with(ranks, [&](const RankFacts& r) { return !r.gpu.empty() && !(r.*check.setting).empty(); });
     if (affected.empty() || hosts < check.least_hosts) continue;
     out.push_back(
         {fmt::format("{}: {} ({})", rank_names(affected), check.what, affected.front()->*check.setting), check.remedy});
@@ -299,14 +303,13 @@ void check_speed(Ranks ranks, std::vector<Problem>& out) {
   Ranks by_speed = ranks;
   // The median of two ranks is the faster one.
   const auto median = by_speed.begin() + static_cast<Index>(by_speed.size() / 2);
-  const auto slower = [](const RankFacts* a, const RankFacts* b) { return a->speed < b->speed; };
-  std::nth_element(by_speed.begin(), median, by_speed.end(), slower);
+  std::ranges::nth_element(by_speed, median, {}, &RankFacts::speed);
   const RankFacts& usual = **median;
   Ranks slow;
   for (const RankFacts* r : ranks)
     if (r->speed * 1.5 < usual.speed) slow.push_back(r);
   if (slow.empty()) return;
-  const RankFacts& slowest = **std::min_element(slow.begin(), slow.end(), slower);
+  const RankFacts& slowest = **std::ranges::min_element(slow, {}, &RankFacts::speed);
   out.push_back({fmt::format("{} {} {:.1f} times slower than the median rank ({:.1f} instead of {:.1f} GFLOP/s)",
                              rank_names(slow), slow.size() == 1 ? "is" : "are up to", usual.speed / slowest.speed,
                              slowest.speed / 1e9, usual.speed / 1e9),
@@ -321,20 +324,15 @@ std::vector<Problem> find_problems(const std::vector<RankFacts>& ranks, const Mp
     out.push_back(
         {fmt::format("the launcher has started {} processes, of which MPI sees {}", mpi.started, ranks.size()),
          fmt::format("use the mpirun of {}, or srun --mpi=pmix", mpi.library)});
-  Ranks no_gpu;
-  for (const RankFacts& r : ranks)
-    if (r.gpu.empty() && !r.broken) no_gpu.push_back(&r);
-  const bool mixed =
-      !no_gpu.empty() && std::any_of(ranks.begin(), ranks.end(), [](const RankFacts& r) { return !r.gpu.empty(); });
+  const Ranks no_gpu = ranks_with(ranks, [](const RankFacts& r) { return r.gpu.empty() && !r.broken; });
+  const bool mixed = !no_gpu.empty() && std::ranges::any_of(ranks, [](const RankFacts& r) { return !r.gpu.empty(); });
   if (mixed)
     out.push_back(
         {fmt::format("{} has no GPU and other ranks have: {}", rank_names({no_gpu.front()}), no_gpu.front()->missing),
          "give each rank one, or set run.backend = cpu"});
   Ranks unexplained;
   for (const HostFacts& host : hosts_of(ranks)) {
-    Ranks here;
-    for (const RankFacts& r : ranks)
-      if (r.host.name == host.name) here.push_back(&r);
+    const Ranks here = ranks_with(ranks, [&](const RankFacts& r) { return r.host.name == host.name; });
     const std::size_t before = out.size();
     check_cores(host, here, out);
     if (out.size() == before) unexplained.insert(unexplained.end(), here.begin(), here.end());

@@ -9,10 +9,6 @@
 namespace sy {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
 // The GEMM y = a w; all three matrices are [width, width].
 class SquareGemm {
  public:

@@ -16,40 +16,27 @@
 namespace sy {
 namespace {
 
-using Parallel = Config::Parallel;
-
-// A key of [parallel], and the same size of a layout.
-struct LayoutKey {
-  Index Parallel::*key;
-  int Layout::*size;
-};
-constexpr LayoutKey axes[] = {{&Parallel::tp, &Layout::tp},
-                              {&Parallel::ep, &Layout::ep},
-                              {&Parallel::etp, &Layout::etp},
-                              {&Parallel::ranks_per_node, &Layout::ranks_per_node}};
-
 // A setting with which results depend on the layout, and the sizes that must stay.
 struct LayoutDependence {
   const char* setting;
   bool of_experts;  // only models with experts depend on it
   bool (*is_set)(const Config::Model&, const Config::Moe&);
-  bool keeps_product;      // dp * train.micro_batch
-  bool keeps_micro_batch;  // train.micro_batch and parallel.tp
+  bool keeps_product;  // true: dp * train.micro_batch; false: train.micro_batch and parallel.tp
 };
 constexpr LayoutDependence dependences[] = {
     {"model.norm = batchnorm", false,
-     [](const Config::Model& m, const Config::Moe&) { return m.norm == NormKind::batchnorm; }, true, false},
+     [](const Config::Model& m, const Config::Moe&) { return m.norm == NormKind::batchnorm; }, true},
     {"moe.capacity_scope = rank", true,
      [](const Config::Model&, const Config::Moe& e) {
        return e.capacity_factor > 0 && e.capacity_scope == CapacityScope::rank;
      },
-     false, true},
+     false},
     {"moe.aux_scope = micro_batch", true,
      [](const Config::Model&, const Config::Moe& e) { return e.aux_loss > 0 && e.aux_scope == AuxScope::micro_batch; },
-     false, true},
+     false},
     {"moe.aux_scope = global_batch", true,
      [](const Config::Model&, const Config::Moe& e) { return e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch; },
-     true, false},
+     true},
 };
 
 std::vector<const LayoutDependence*> dependences_of(const Config& config) {
@@ -76,8 +63,7 @@ Index micro_batch_for(const Config& config, Index dp, Index tp, const std::optio
     if (per_rank % size == 0) sizes.push_back(size);
   const auto keeps_results = [&](Index size) {
     return std::ranges::all_of(dependences_of(config), [&](const LayoutDependence* d) {
-      return (!d->keeps_product || dp * size == product) &&
-             (!d->keeps_micro_batch || (size == earlier->micro_batch && tp == earlier->tp));
+      return d->keeps_product ? dp * size == product : size == earlier->micro_batch && tp == earlier->tp;
     });
   };
   const auto divides = [&](Index size) { return config.train.global_batch % (dp * size) == 0; };
@@ -88,7 +74,7 @@ Index micro_batch_for(const Config& config, Index dp, Index tp, const std::optio
 
 // Returns the configuration with this layout.
 Config with_layout(Config config, const Layout& layout) {
-  for (const LayoutKey& axis : axes) config.parallel.*axis.key = layout.*axis.size;
+  for (const LayoutAxis& axis : layout_axes) config.parallel.*axis.configured = layout.*axis.size;
   return config;
 }
 
@@ -98,8 +84,8 @@ std::vector<Layout> layouts_with(const Config& config, Index vocab, int ranks, i
   std::vector<Layout> layouts;
   for (Layout layout : layouts_of(config, ranks, node == 0 ? ranks_per_node : 1)) {
     if (node > 0) layout.ranks_per_node = static_cast<int>(node);
-    const bool keeps_keys = std::ranges::all_of(axes, [&](const LayoutKey& axis) {
-      return config.parallel.*axis.key == 0 || config.parallel.*axis.key == layout.*axis.size;
+    const bool keeps_keys = std::ranges::all_of(layout_axes, [&](const LayoutAxis& axis) {
+      return config.parallel.*axis.configured == 0 || config.parallel.*axis.configured == layout.*axis.size;
     });
     if (layout.tp == tp && (vocab == 0 || vocab >= tp) && keeps_keys && layout_problem(config, layout).empty())
       layouts.push_back(layout);
@@ -132,7 +118,8 @@ struct SizedConfig {
 }  // namespace
 
 bool has_automatic_layout(const Config& config) {
-  return std::ranges::any_of(axes, [&](const LayoutKey& axis) { return config.parallel.*axis.key == 0; });
+  return std::ranges::any_of(layout_axes,
+                             [&](const LayoutAxis& axis) { return config.parallel.*axis.configured == 0; });
 }
 
 Config choose_layout(const Config& config, Index vocab, int ranks, const Machine& machine, int ranks_per_node,
@@ -229,7 +216,7 @@ Config resolve_automatic_layout(Comm& world, const Config& config, Index vocab, 
                            check_fits);
   });
   const auto from_rank_0 = [&](Index& value) { value = world.max(world.rank() == 0 ? value : 0); };
-  for (const LayoutKey& axis : axes) from_rank_0(chosen.parallel.*axis.key);
+  for (const LayoutAxis& axis : layout_axes) from_rank_0(chosen.parallel.*axis.configured);
   from_rank_0(chosen.train.micro_batch);
   return chosen;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "src/model/context.h"
 
@@ -53,14 +52,9 @@ std::string_view name_of(TimeCategory category) {
   return names[static_cast<int>(category)];
 }
 
-double StepTime::total() const {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
-}
-
 double seconds_of(const Machine& machine, DType dtype, int ranks, const DryCall& call) {
   const double sharing = machine.ranks_sharing(ranks);
-  const auto row =
-      std::find_if(std::begin(curves), std::end(curves), [&](const CurveOf& c) { return c.op == call.op; });
+  const auto row = std::ranges::find(curves, call.op, &CurveOf::op);
   const auto slow = machine.operations.find(call.op);
   const double bandwidth = slow == machine.operations.end() ? machine.memory_bandwidth : slow->second;
   double seconds = call.bytes * sharing / bandwidth;

@@ -31,6 +31,7 @@
 #pragma once
 
 #include <array>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -70,7 +71,7 @@ struct StepTime {
   std::array<double, num_time_categories> seconds{};
   double& operator[](TimeCategory category) { return seconds[static_cast<std::size_t>(category)]; }
   double operator[](TimeCategory category) const { return seconds[static_cast<std::size_t>(category)]; }
-  double total() const;
+  double total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 };
 
 // Returns the time of one operation. ranks: of the training (Machine::ranks_sharing).

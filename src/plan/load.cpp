@@ -85,8 +85,7 @@ Shares busiest_first(const Shares& load, int ep) {
 Shares evened(const Shares& load) {
   Shares out = load;
   for (std::vector<double>& layer : out)
-    std::fill(layer.begin(), layer.end(),
-              std::accumulate(layer.begin(), layer.end(), 0.0) / static_cast<double>(layer.size()));
+    std::ranges::fill(layer, std::accumulate(layer.begin(), layer.end(), 0.0) / static_cast<double>(layer.size()));
   return out;
 }
 

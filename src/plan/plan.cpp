@@ -246,7 +246,7 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
     (c.fits ? plan.fitting : plan.too_large).push_back(std::move(c));
     report(std::ssize(plan.fitting) + std::ssize(plan.too_large), std::ssize(layouts));
   }
-  std::stable_sort(plan.fitting.begin(), plan.fitting.end(), better);
+  std::ranges::stable_sort(plan.fitting, better);
   if (options.load) {
     if (plan.fitting.size() > max_loaded_layouts) plan.fitting.resize(max_loaded_layouts);
     for (std::size_t i = 0; i < plan.fitting.size(); ++i) {
@@ -256,26 +256,13 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
     for (const Candidate& c : plan.fitting)
       if (!c.fits) plan.too_large.push_back(c);
     std::erase_if(plan.fitting, [](const Candidate& c) { return !c.fits; });
-    std::stable_sort(plan.fitting.begin(), plan.fitting.end(), better);
+    std::ranges::stable_sort(plan.fitting, better);
   }
-  std::stable_sort(plan.too_large.begin(), plan.too_large.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.memory.total() < b.memory.total(); });
+  std::ranges::stable_sort(plan.too_large, {}, [](const Candidate& c) { return c.memory.total(); });
   plan.suggested = options.suggest && machine;
   if (plan.suggested && plan.fitting.empty()) plan.suggestions = find_suggestions(plan.config, vocab, ranks, options);
   return plan;
 }
-
-namespace {
-
-// Sizes in the text of a layout.
-struct LayoutAxis {
-  std::string_view name;
-  int Layout::*size;
-};
-constexpr LayoutAxis layout_axes[] = {
-    {"tp", &Layout::tp}, {"ep", &Layout::ep}, {"etp", &Layout::etp}, {"node", &Layout::ranks_per_node}};
-
-}  // namespace
 
 std::vector<Layout> parse_layouts(const std::string& text, int ranks) {
   std::vector<Layout> layouts;

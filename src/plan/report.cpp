@@ -177,8 +177,7 @@ std::string operations_text(const Plan& plan, const Candidate& c) {
 std::pair<const char*, Index> largest_share(const MemoryPlan& m) {
   const std::pair<const char*, Index> shares[] = {
       {"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations()}};
-  return *std::max_element(std::begin(shares), std::end(shares),
-                           [](const auto& a, const auto& b) { return a.second < b.second; });
+  return *std::ranges::max_element(shares, {}, &std::pair<const char*, Index>::second);
 }
 
 // If nothing fits: suggests settings with which some layouts fit.

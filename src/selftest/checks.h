@@ -9,11 +9,10 @@
 
 namespace sy::selftest {
 
-class Checks {
- public:
-  Checks(Comm& world, const Options& options) : world_(world), options_(options) {}
-  Comm& world() { return world_; }
-  const Options& options() const { return options_; }
+struct Checks {
+  Comm& world;
+  const Options& options;
+  std::vector<Check> results = {};
 
   // Runs `check` on every rank, and collects what it finds. Returns true if no rank found an
   // error. Collective.
@@ -21,12 +20,6 @@ class Checks {
   // - Otherwise only a CollectiveError, which all ranks throw, is one. Other exceptions pass
   //   through, since other ranks may wait in a collective.
   bool run(const std::string& name, bool local, const std::function<void(Finding&)>& check);
-  std::vector<Check> take() { return std::move(checks_); }
-
- private:
-  Comm& world_;
-  const Options& options_;
-  std::vector<Check> checks_;
 };
 
 // Checks of short trainings on `device`, "cpu" or "cuda": each rank alone, all ranks together in

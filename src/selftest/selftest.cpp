@@ -78,9 +78,9 @@ fs::path default_folder(Comm& world) {
 
 void check_devices(Checks& checks, int local_rank) {
   const auto progress_of = [&](const std::string& name) {
-    return [&, name](Index done, Index total) { checks.options().progress(name, done, total); };
+    return [&, name](Index done, Index total) { checks.options.progress(name, done, total); };
   };
-  Comm& world = checks.world();
+  Comm& world = checks.world;
   for (const CpuIsa& isa : cpu_isas()) {
     const std::string name = fmt::format("operations, cpu {}", isa.name);
     checks.run(name, true, [&](Finding& finding) {
@@ -105,7 +105,7 @@ void check_devices(Checks& checks, int local_rank) {
 }  // namespace
 
 bool Checks::run(const std::string& name, bool local, const std::function<void(Finding&)>& check) {
-  options_.progress(name, 0, 0);
+  options.progress(name, 0, 0);
   const auto start = std::chrono::steady_clock::now();
   Finding mine;
   try {
@@ -121,12 +121,12 @@ bool Checks::run(const std::string& name, bool local, const std::function<void(F
     mine.errors.resize(most_errors);
     mine.errors.push_back(fmt::format("and {} more errors", more));
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const Json text{{"seconds", seconds}, {"detail", mine.detail}, {"skipped", mine.skipped}, {"errors", mine.errors}};
-  Check& result = checks_.emplace_back();
+  const Json text{
+      {"seconds", seconds_since(start)}, {"detail", mine.detail}, {"skipped", mine.skipped}, {"errors", mine.errors}};
+  Check& result = results.emplace_back();
   result.name = name;
   int rank = 0, skipping = 0;
-  for (const std::string& other : all_gather_texts(world_, text.dump())) {
+  for (const std::string& other : all_gather_texts(world, text.dump())) {
     const Json found = Json::parse(other);
     result.seconds = std::max(result.seconds, found["seconds"].get<double>());
     const auto detail = found["detail"].get<std::string>(), skipped = found["skipped"].get<std::string>();
@@ -149,20 +149,20 @@ bool Checks::run(const std::string& name, bool local, const std::function<void(F
 }
 
 std::vector<Check> run(Comm& world, const Options& options) {
-  Checks checks(world, options);
+  Checks checks{world, options};
   std::unique_ptr<SharedFolder> folder;
   const fs::path parent = options.folder.empty() ? default_folder(world) : options.folder;
   if (!checks.run("folder", false, [&](Finding& finding) {
         folder = std::make_unique<SharedFolder>(world, parent);
         finding.detail = parent.string();
       }))
-    return checks.take();
+    return checks.results;
   check_devices(checks, local_rank(world));
   check_trainings(checks, "cpu", folder->path());
   const Index with_gpu = -world.max(-Index{cuda_available()});
   if (with_gpu > 0) check_trainings(checks, "cuda", folder->path());
   world.barrier();  // no rank reads the folder any more
-  return checks.take();
+  return checks.results;
 }
 
 }  // namespace sy::selftest

@@ -212,7 +212,7 @@ class TrainingChecks {
  public:
   TrainingChecks(Checks& checks, std::string device, const fs::path& folder)
       : checks_(checks),
-        world_(checks.world()),
+        world_(checks.world),
         device_(std::move(device)),
         bounds_(bounds_of(device_)),
         local_rank_(local_rank(world_)),
@@ -239,7 +239,7 @@ class TrainingChecks {
  private:
   std::string name(const std::string& what) const { return fmt::format("training, {}, {}", device_, what); }
   auto progress(const std::string& check) {
-    return [this, check](Index done) { checks_.options().progress(check, done, steps); };
+    return [this, check](Index done) { checks_.options.progress(check, done, steps); };
   }
   Config config_of(const Layout& layout) const {
     Config config = config_;

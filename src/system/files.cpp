@@ -197,11 +197,9 @@ std::FILE* open_for_writing(const fs::path& path, const char* mode) {
 }
 
 bool is_unfinished(std::string_view name, std::string_view of) {
-  if (!name.starts_with(of)) return false;
-  name.remove_prefix(of.size());
-  if (!name.starts_with(unfinished_mark)) return false;
-  name.remove_prefix(unfinished_mark.size());
-  return name.size() == unfinished_digits && name.find_first_not_of("0123456789abcdef") == name.npos;
+  const std::string start = fmt::format("{}{}", of, unfinished_mark);
+  return name.starts_with(start) && name.size() == start.size() + unfinished_digits &&
+         name.find_first_not_of("0123456789abcdef", start.size()) == name.npos;
 }
 
 void remove_unfinished(const fs::path& path) {

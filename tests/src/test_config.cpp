@@ -578,7 +578,7 @@ TEST(Config, PrintsOriginsAsComments) {
   const auto file = folder.write("c.ini", "[model]\npattern = a\nd_model = 96\nheads = 6\n[attention.a]\nwindow = 3\n");
   ConfigOrigins origins;
   const Config c = read_config(file, {"--run.dir=a # b", "--moe.experts=4"}, {}, &origins);
-  const std::string text = to_ini(c, origins);
+  const std::string text = to_ini(c, &origins);
   EXPECT_EQ(to_ini(parse_config(text, "again")), to_ini(c));
   const auto says = [&](const std::string& line) { return text.find("\n" + line + "\n") != std::string::npos; };
   EXPECT_TRUE(says("d_model = 96                     # " + file.string() + ":3")) << text;
