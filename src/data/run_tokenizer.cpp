@@ -49,11 +49,6 @@ TokenizerIdentities parse_tokenizers(const std::string& text) {
   return tokenizers;
 }
 
-TokenizerIdentities tokenizers_of(const Dataset& dataset) {
-  if (dataset.tokenizer_sha256().empty()) return {};
-  return {{dataset.tokenizer(), dataset.tokenizer_sha256(), dataset.unicode_versions()}};
-}
-
 TokenizerIdentities tokenizers_of(const DatasetDescription& description) {
   const std::string sha256 = tokenizer_sha256(description);
   if (sha256.empty()) return {};
@@ -183,7 +178,7 @@ std::string check_tokenizer(const fs::path& data, const TokenizerIdentities& of_
 std::string check_tokenizer(const Dataset& dataset, const fs::path& step_dir, const TrainState& state, bool force,
                             const std::string& force_advice) {
   if (!state.dataset_digest.empty() && state.dataset_digest == dataset.digest()) return "";
-  return check_tokenizer(dataset.dir(), tokenizers_of(dataset), step_dir, state, force, force_advice);
+  return check_tokenizer(dataset.dir(), tokenizers_of(dataset.description()), step_dir, state, force, force_advice);
 }
 
 }  // namespace sy
