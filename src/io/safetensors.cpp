@@ -97,8 +97,7 @@ Entry read_entry(const fs::path& path, const Json::Member& member, Index data_by
   entry.begin = offsets[0], entry.end = offsets[1];
   if (entry.begin < 0 || entry.begin > entry.end || entry.end > data_bytes)
     bad_file(path, fmt::format("{} lies at bytes {} to {} of {}", name, entry.begin, entry.end, data_bytes));
-  const auto type = std::find_if(std::begin(type_bytes), std::end(type_bytes),
-                                 [&](const auto& row) { return row.first == entry.tensor.type; });
+  const auto type = std::ranges::find(type_bytes, entry.tensor.type, [](const auto& row) { return row.first; });
   if (type == std::end(type_bytes))
     bad_file(path, fmt::format("{} is of type {}, which is not known", name, entry.tensor.type));
   Index bytes = type->second;
@@ -131,8 +130,7 @@ std::vector<Entry> read_header(const fs::path& path, std::string_view text, Inde
   } catch (const JsonError& e) {
     bad_file(path, fmt::format("its header: {}", e.what()));
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
   Index at = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != at)
