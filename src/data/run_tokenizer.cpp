@@ -27,9 +27,8 @@ std::string short_text(const TokenizerIdentities& tokenizers) {
 constexpr const char* unicode_effect = "characters newer than Unicode 16 may have other ids";
 
 bool have_common(const TokenizerIdentities& a, const TokenizerIdentities& b) {
-  return std::any_of(a.begin(), a.end(), [&](const TokenizerIdentity& x) {
-    return std::any_of(b.begin(), b.end(), [&](const TokenizerIdentity& y) { return x.sha256 == y.sha256; });
-  });
+  constexpr auto digest = &TokenizerIdentity::sha256;
+  return std::ranges::find_first_of(a, b, {}, digest, digest) != a.end();
 }
 
 }  // namespace
