@@ -193,12 +193,6 @@ const StoredType* stored_type(std::string_view name) {
   return nullptr;
 }
 
-Index StoredTensor::elements() const {
-  Index n = 1;
-  for (const Index d : shape) n *= d;
-  return n;
-}
-
 std::string shape_text(const std::vector<Index>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

@@ -32,7 +32,6 @@ struct StoredTensor {
   std::vector<Index> shape;
   Index bytes = 0;
   const std::byte* data = nullptr;  // within the mapped file
-  Index elements() const;
 };
 std::string shape_text(const std::vector<Index>& shape);  // "[4, 2]"
 
