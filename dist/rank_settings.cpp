@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <sstream>
 
 #include "dist/runtime.h"
 #include "kernels/philox.h"
@@ -17,15 +18,11 @@ std::string to_text(const std::vector<RankSetting>& settings) {
   return text;
 }
 
-std::vector<RankSetting> from_text(std::string_view text) {
-  std::vector<std::string> items;
-  while (!text.empty()) {
-    const std::size_t end = text.find(end_of_item);
-    items.emplace_back(text.substr(0, end));
-    text.remove_prefix(end == text.npos ? text.size() : end + 1);
-  }
+std::vector<RankSetting> from_text(const std::string& text) {
+  std::istringstream in(text);
   std::vector<RankSetting> settings;
-  for (std::size_t i = 0; i + 1 < items.size(); i += 2) settings.push_back({items[i], items[i + 1]});
+  for (RankSetting s; std::getline(in, s.name, end_of_item) && std::getline(in, s.value, end_of_item);)
+    settings.push_back(s);
   return settings;
 }
 

@@ -194,9 +194,7 @@ PackedTokens DispatchHandle::pack(ConstView x, Arena& arena) const {
 PendingDispatch DispatchHandle::dispatch(const PackedTokens& tokens, Arena& arena, Arena& scratch) {
   PendingDispatch pending(*this);
   if (local()) {
-    pending.received_ = tokens.rows;
-    pending.physical_experts_ = tokens.physical_experts;
-    pending.weights_ = tokens.weights;
+    pending.received_ = tokens;
     return pending;
   }
   const HopSplits& first = hops_.front().splits;
@@ -207,11 +205,9 @@ PendingDispatch DispatchHandle::dispatch(const PackedTokens& tokens, Arena& aren
     pending.output_.physical_experts = scratch.i32({received, k});
     pending.output_.weights = scratch.f32({received, k});
   }
-  pending.received_ = pending.output_.rows;
-  pending.first_column_ = tokens.first_column;
-  pending.physical_experts_ = pending.output_.physical_experts;
-  pending.weights_ = pending.output_.weights;
-  View arrives = pending.output_.rows;
+  const auto& [output, physical_experts, weights] = pending.output_;
+  pending.received_ = {output, k, tokens.first_column, physical_experts, weights};
+  View arrives = output;
   if (hops_.size() > 1) {
     arrives = buffer(scratch, first.num_received);
     pending.forwarding_ = {arrives, k > 0 ? scratch.i32({first.num_received, k}) : View(),

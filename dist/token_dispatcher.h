@@ -129,12 +129,12 @@ struct [[nodiscard]] CountExchange {
   const DispatchLayout& layout;
 };
 
-// A send buffer. On one rank it refers to the tokens themselves.
+// A send buffer, or a receive buffer. On one rank it refers to the tokens themselves.
 struct PackedTokens {
   ConstView rows;          // [n, N], of which the first num_sent() rows are sent
   Index k = 0;             // assignments of a token in the metadata; 0 without metadata
   Index first_column = 0;  // of the values in a row
-  // [T, k] metadata on one rank; otherwise empty
+  // [T, k] metadata on one rank, or of a receive buffer; otherwise empty
   ConstView physical_experts{}, weights{};
 };
 
@@ -158,12 +158,12 @@ class [[nodiscard]] PendingDispatch {
   PendingDispatch(PendingDispatch&&) = default;
   // [A, N] receive buffer, valid after wait(). A is the number of received tokens. On one rank it
   // is the send buffer, valid at once. The values of a token begin at `first_column`.
-  ConstView received() const { return received_; }
-  Index first_column() const { return first_column_; }
+  ConstView received() const { return received_.rows; }
+  Index first_column() const { return received_.first_column; }
   // [A, k] metadata of the received tokens; empty if it was not sent. The physical expert of a
   // dropped assignment is -1. Valid like received(), while the scratch memory stays.
-  ConstView physical_experts() const { return physical_experts_; }
-  ConstView weights() const { return weights_; }
+  ConstView physical_experts() const { return received_.physical_experts; }
+  ConstView weights() const { return received_.weights; }
   // Compute enqueued after this call waits for the received tokens. No-op if called before.
   void wait();
 
@@ -175,9 +175,7 @@ class [[nodiscard]] PendingDispatch {
   DispatchHandle* handle_;
   Work first_hop_;
   bool waited_ = false;
-  ConstView received_;
-  Index first_column_ = 0;
-  ConstView physical_experts_, weights_;
+  PackedTokens received_;
   struct {
     View rows, physical_experts, weights;  // memory of the results; empty on one rank
   } output_;

@@ -74,7 +74,7 @@ Corpus::Corpus(const PrepareOptions& options, const PrepareReport& report)
     : options_(options), draws_(options.seed, "validation") {
   for (const auto& domain : options.domains)  // missing paths are reported before the long pass
     for (const fs::path& path : domain.paths)
-      skipped_counts_ += walk_files(path, options.filter, [](const fs::path&, Index) {});
+      skipped_counts_ += walk_files(path, options.filter, [](const fs::path&) {});
   std::unordered_set<std::uint64_t> known;  // digests of the texts of files
   for (std::size_t d = 0; d < options.domains.size(); ++d) measure(d, known, report);
 }

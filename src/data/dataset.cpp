@@ -291,23 +291,20 @@ void check_model(const DatasetDescription& d) {
     bad_input("{} is not the model that {} describes (another SHA-256): copy it again", d.model.string(), ini_name);
 }
 
-Dataset::Dataset(const fs::path& dir) : dir_(dir) {
-  DatasetDescription d = read_dataset_ini(dir);
+Dataset::Dataset(const fs::path& dir) : dir_(dir), description_(read_dataset_ini(dir)) {
+  DatasetDescription& d = description_;
   check_model(d);
-  tokenizer_ = d.tokenizer;
-  tokenizer_sha256_ = sy::tokenizer_sha256(d);
-  unicode_versions_ = d.unicode_versions;
-  vocab_ = d.vocab > 0 ? d.vocab : open_tokenizer(dir)->vocab();
-  domains_ = std::move(d.domains);
-  std::string content = fmt::format("{} {} {}\n", tokenizer_, vocab_, d.model_sha256);
-  for (Domain& domain : domains_) {
+  d.tokenizer_sha256 = tokenizer_sha256(d);
+  if (d.vocab == 0) d.vocab = open_tokenizer(dir)->vocab();
+  std::string content = fmt::format("{} {} {}\n", d.tokenizer, d.vocab, d.model_sha256);
+  for (Domain& domain : d.domains) {
     const fs::path train = dir / (domain.name + ".train"), valid = dir / (domain.name + ".valid");
     train_.push_back(
         open_pair(train, true, domain.loss_mask, domain.train_documents, domain.train_tokens, domain.train_digests));
     valid_.push_back(
         open_pair(valid, false, domain.loss_mask, domain.valid_documents, domain.valid_tokens, domain.valid_digests));
     // With `bytes`, a byte is a token, and end_of_text ends each document.
-    const bool bytes = tokenizer_ == "bytes" && !domain.loss_mask;
+    const bool bytes = d.tokenizer == "bytes" && !domain.loss_mask;
     if (domain.train_bytes < 0) domain.train_bytes = bytes ? domain.train_tokens - domain.train_documents : 0;
     if (domain.valid_bytes < 0) domain.valid_bytes = bytes ? domain.valid_tokens - domain.valid_documents : 0;
     content += fmt::format("{} {}{}{}", domain.name, domain.weight, domain.loss_mask ? " loss_mask" : "",
@@ -381,12 +378,12 @@ std::vector<DatasetFile> verify_dataset(const fs::path& dir) {
 
 Index Dataset::valid_tokens() const {
   Index tokens = 0;
-  for (const Domain& domain : domains_) tokens += domain.valid_tokens;
+  for (const Domain& domain : domains()) tokens += domain.valid_tokens;
   return tokens;
 }
 
 bool Dataset::has_loss_mask() const {
-  return std::ranges::any_of(domains_, &Domain::loss_mask);
+  return std::ranges::any_of(domains(), &Domain::loss_mask);
 }
 
 IndexedTokens Dataset::open(int domain, SplitName split) const {

@@ -73,35 +73,6 @@ struct Domain {
   PairDigests train_digests = {}, valid_digests = {};
 };
 
-class Dataset {
- public:
-  // Opens and checks all files, and their content by sampled blocks. Throws InputError that names
-  // the wrong file or key.
-  explicit Dataset(const std::filesystem::path& dir);
-  const std::filesystem::path& dir() const { return dir_; }
-  Index vocab() const { return vocab_; }
-  const std::string& tokenizer() const { return tokenizer_; }  // name of a TokenizerKind, or "none"
-  // see sy::tokenizer_sha256
-  const std::string& tokenizer_sha256() const { return tokenizer_sha256_; }
-  const std::string& unicode_versions() const { return unicode_versions_; }  // empty if unknown
-  const std::vector<Domain>& domains() const { return domains_; }
-  Index valid_tokens() const;  // of all domains
-  bool has_loss_mask() const;  // of any domain
-  // SHA-256 (hex) of everything that determines the samples: vocabulary, domains, weights, and the
-  // digests of the files. If dataset.ini has no digests, those of the sampled blocks are used. Data
-  // sets in different folders may have the same digest.
-  const std::string& digest() const { return digest_; }
-  // Returns the tokens of a split of domains()[domain]; no documents if there is no such pair.
-  IndexedTokens open(int domain, SplitName split) const;
-
- private:
-  std::filesystem::path dir_;
-  Index vocab_ = 0;
-  std::string tokenizer_, tokenizer_sha256_, unicode_versions_, digest_;
-  std::vector<Domain> domains_;
-  std::vector<IndexedTokens> train_, valid_;  // by domain
-};
-
 // Latest version of dataset.ini. A change that older programs would misread increases it. A file
 // has the lowest version that describes it: 2 if a domain has a loss mask, 3 if it has pairs.
 constexpr Index dataset_format = 3;
@@ -121,6 +92,38 @@ struct DatasetDescription {
   bool has_ids_digest = false;  // there is dataset.ids_sha256, which to_ini writes
   std::vector<Domain> domains;
 };
+
+class Dataset {
+ public:
+  // Opens and checks all files, and their content by sampled blocks. Throws InputError that names
+  // the wrong file or key.
+  explicit Dataset(const std::filesystem::path& dir);
+  const std::filesystem::path& dir() const { return dir_; }
+  // With the vocabulary, the tokenizer's digest (sy::tokenizer_sha256) and the counts, which
+  // dataset.ini may lack.
+  const DatasetDescription& description() const { return description_; }
+  Index vocab() const { return description_.vocab; }
+  // Name of a TokenizerKind, or "none".
+  const std::string& tokenizer() const { return description_.tokenizer; }
+  // Empty if unknown.
+  const std::string& unicode_versions() const { return description_.unicode_versions; }
+  const std::vector<Domain>& domains() const { return description_.domains; }
+  Index valid_tokens() const;  // of all domains
+  bool has_loss_mask() const;  // of any domain
+  // SHA-256 (hex) of everything that determines the samples: vocabulary, domains, weights, and the
+  // digests of the files. If dataset.ini has no digests, those of the sampled blocks are used. Data
+  // sets in different folders may have the same digest.
+  const std::string& digest() const { return digest_; }
+  // Returns the tokens of a split of domains()[domain]; no documents if there is no such pair.
+  IndexedTokens open(int domain, SplitName split) const;
+
+ private:
+  std::filesystem::path dir_;
+  DatasetDescription description_;
+  std::string digest_;
+  std::vector<IndexedTokens> train_, valid_;  // by domain
+};
+
 // Reads and checks DIR/dataset.ini. Throws InputError.
 DatasetDescription read_dataset_ini(const std::filesystem::path& dir);
 // Returns the text of a dataset.ini, with counts_sha256 and ids_sha256.

@@ -56,7 +56,6 @@ class HuggingFaceTokenizer : public Tokenizer {
     keeps_text_ = bytes_add_up(*this);
   }
 
-  std::string_view kind() const override { return "huggingface"; }
   Index vocab() const override { return tokenizer_.vocab(); }
   int end_of_text() const override { return end_of_text_; }
   int mask_token() const override {

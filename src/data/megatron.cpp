@@ -303,12 +303,8 @@ void IndexedTokens::read(Index begin, Index vocab, std::span<std::int32_t> out) 
         pair_->bin_path.string(), begin + bad, type.value(in.get() + bad * type.bytes), vocab);
 }
 
-bool IndexedTokens::has_loss_mask() const {
-  return pair_ && pair_->loss_mask;
-}
-
 void IndexedTokens::ignore_masked(Index begin, std::span<std::int32_t> targets) const {
-  if (!has_loss_mask() || targets.empty()) return;
+  if (!pair_ || !pair_->loss_mask || targets.empty()) return;
   const Pair& p = *pair_;
   const Index end = begin + std::ssize(targets);
   const auto begin_of = [&](Index sequence) {

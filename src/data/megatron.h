@@ -51,7 +51,6 @@ class IndexedTokens {
   // file and position if an id is not in [0, vocab).
   void read(Index begin, Index vocab, std::span<std::int32_t> out) const;
 
-  bool has_loss_mask() const;
   // Sets the targets that no loss counts to -1. targets: the tokens from `begin` on.
   void ignore_masked(Index begin, std::span<std::int32_t> targets) const;
 

@@ -17,13 +17,6 @@ constexpr const char *description_name = "dataset.ini", *staging_name = "prepare
 // next `prepare` may remove these files if this one is interrupted.
 constexpr const char* replaced_name = "prepare.replaced";
 
-// Returns whether `prepare` was interrupted after it had removed dataset.ini. The files that it
-// listed are then no data set.
-bool is_interrupted(const fs::path& folder) {
-  const std::set<std::string> names = names_in(folder);
-  return names.contains(replaced_name) && !names.contains(description_name);
-}
-
 // Returns the files of the folder's data set, or of one whose replacement was interrupted. Throws
 // InputError if the folder holds other files and no data set.
 std::set<std::string> old_files(const fs::path& folder) {
@@ -66,7 +59,9 @@ std::set<std::string> check_output(const fs::path& folder, const std::set<std::s
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) return {};
   std::set<std::string> old = old_files(folder);
-  const bool interrupted = is_interrupted(folder);
+  const std::set<std::string> present = names_in(folder);
+  // `prepare` was interrupted after it had removed dataset.ini. Its files are then no data set.
+  const bool interrupted = present.contains(replaced_name) && !present.contains(description_name);
   for (const std::set<std::string>& names : {old, files})
     for (const std::string& name : names) {
       if (!fs::exists(fs::symlink_status(folder / name, ignored))) continue;

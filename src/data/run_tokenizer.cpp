@@ -27,9 +27,8 @@ std::string short_text(const TokenizerIdentities& tokenizers) {
 constexpr const char* unicode_effect = "characters newer than Unicode 16 may have other ids";
 
 bool have_common(const TokenizerIdentities& a, const TokenizerIdentities& b) {
-  return std::any_of(a.begin(), a.end(), [&](const TokenizerIdentity& x) {
-    return std::any_of(b.begin(), b.end(), [&](const TokenizerIdentity& y) { return x.sha256 == y.sha256; });
-  });
+  constexpr auto digest = &TokenizerIdentity::sha256;
+  return std::ranges::find_first_of(a, b, {}, digest, digest) != a.end();
 }
 
 }  // namespace
@@ -47,11 +46,6 @@ TokenizerIdentities parse_tokenizers(const std::string& text) {
     if (blank != item.npos) tokenizers.push_back({item.substr(0, blank), item.substr(blank + 1)});
   }
   return tokenizers;
-}
-
-TokenizerIdentities tokenizers_of(const Dataset& dataset) {
-  if (dataset.tokenizer_sha256().empty()) return {};
-  return {{dataset.tokenizer(), dataset.tokenizer_sha256(), dataset.unicode_versions()}};
 }
 
 TokenizerIdentities tokenizers_of(const DatasetDescription& description) {
@@ -183,7 +177,7 @@ std::string check_tokenizer(const fs::path& data, const TokenizerIdentities& of_
 std::string check_tokenizer(const Dataset& dataset, const fs::path& step_dir, const TrainState& state, bool force,
                             const std::string& force_advice) {
   if (!state.dataset_digest.empty() && state.dataset_digest == dataset.digest()) return "";
-  return check_tokenizer(dataset.dir(), tokenizers_of(dataset), step_dir, state, force, force_advice);
+  return check_tokenizer(dataset.dir(), tokenizers_of(dataset.description()), step_dir, state, force, force_advice);
 }
 
 }  // namespace sy

@@ -25,7 +25,6 @@ using TokenizerIdentities = std::vector<TokenizerIdentity>;
 std::string to_text(const TokenizerIdentities& tokenizers);
 TokenizerIdentities parse_tokenizers(const std::string& text);
 
-TokenizerIdentities tokenizers_of(const Dataset& dataset);
 TokenizerIdentities tokenizers_of(const DatasetDescription& description);
 // Returns the tokenizers of the model files in a folder.
 TokenizerIdentities tokenizers_in(const std::filesystem::path& folder);

@@ -26,11 +26,9 @@ struct Sample {
 
   // Copies the first tokens of another sample, as many as this one has.
   void assign(const Sample& from) const {
-    std::copy_n(from.ids.begin(), ids.size(), ids.begin());
-    std::copy_n(from.targets.begin(), targets.size(), targets.begin());
-    std::copy_n(from.document_start.begin(), document_start.size(), document_start.begin());
-    std::copy_n(from.encoder_ids.begin(), encoder_ids.size(), encoder_ids.begin());
-    std::copy_n(from.prefix_end.begin(), prefix_end.size(), prefix_end.begin());
+    for (const auto tokens :
+         {&Sample::ids, &Sample::targets, &Sample::document_start, &Sample::encoder_ids, &Sample::prefix_end})
+      std::copy_n((from.*tokens).begin(), (this->*tokens).size(), (this->*tokens).begin());
   }
 };
 

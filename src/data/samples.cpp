@@ -229,21 +229,14 @@ int SampleStream::read(Index sample, const Sample& to) const {
   }
   if (source.packing) {
     read_packed(source, window, to);
-    if (masking_) masking_->apply(to, sample * seq_len_);
-    if (prefix_) prefix_->apply(to, sample * seq_len_);
-    return domain;
+  } else {
+    const Index begin = window * seq_len_, ahead = masking_ ? 0 : 1;
+    source.tokens.read(begin, vocab_, to.ids);
+    std::copy(to.ids.begin() + ahead, to.ids.end(), to.targets.begin());
+    source.tokens.read(begin + seq_len_, vocab_, to.targets.last(static_cast<std::size_t>(ahead)));
+    mark_window(source.tokens, begin, ahead, to, data_);
   }
-  const Index begin = window * seq_len_;
-  source.tokens.read(begin, vocab_, to.ids);
-  if (masking_) {
-    std::ranges::copy(to.ids, to.targets.begin());
-    mark_window(source.tokens, begin, 0, to, data_);
-    masking_->apply(to, sample * seq_len_);
-    return domain;
-  }
-  std::copy(to.ids.begin() + 1, to.ids.end(), to.targets.begin());
-  source.tokens.read(begin + seq_len_, vocab_, to.targets.last(1));
-  mark_window(source.tokens, begin, 1, to, data_);
+  if (masking_) masking_->apply(to, sample * seq_len_);
   if (prefix_) prefix_->apply(to, sample * seq_len_);
   return domain;
 }
@@ -306,15 +299,14 @@ EvalStream::EvalStream(const Dataset& dataset, int domain, Index seq_len, Index 
       data_(data),
       tokens_(dataset.open(domain, SplitName::valid)) {
   SY_ASSERT(seq_len > 0 && stride >= 0 && stride <= seq_len, "seq_len {}, stride {}", seq_len, stride);
-  SY_ASSERT(!masking || stride_ == seq_len, "masked tokens in windows of {} that begin every {}", seq_len, stride_);
+  SY_ASSERT((!masking && !pairs && !has_prefix) || stride_ == seq_len,
+            "masked tokens, pairs or visible prefixes in windows of {} that begin every {}", seq_len, stride_);
   const std::string& name = dataset.domains()[static_cast<std::size_t>(domain)].name;
   if (masking)
     masking_ = std::make_shared<TokenMasking>(masking->keyed(RandomStream(0, "masked validation tokens of " + name)));
-  SY_ASSERT(!pairs || stride_ == seq_len, "sequences of pairs in windows that begin every {}", stride_);
   if (pairs)
     pairs_ = std::make_shared<SequencePairs>(
         pairs->keyed(RandomStream(0, "hidden spans and prefixes of the validation of " + name)));
-  SY_ASSERT(!has_prefix || stride_ == seq_len, "visible prefixes of windows that begin every {}", stride_);
   if (has_prefix)
     prefix_ = std::make_shared<VisiblePrefix>(RandomStream(0, "visible prefixes of the validation of " + name));
 }

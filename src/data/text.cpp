@@ -53,13 +53,6 @@ std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high) 
 
 namespace {
 
-Index size_of_file(const fs::path& path) {
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  if (error) bad_input("cannot read {}: {}", path.string(), error.message());
-  return static_cast<Index>(bytes);
-}
-
 bool matches_any(const std::vector<std::string>& globs, const fs::path& below) {
   return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
     const fs::path& text = glob.find('/') == glob.npos ? below.filename() : below;
@@ -69,7 +62,7 @@ bool matches_any(const std::vector<std::string>& globs, const fs::path& below) {
 
 // Walks a folder recursively. below: its path relative to the named folder.
 SkippedFiles walk_folder(const fs::path& folder, const fs::path& below, const FileFilter& filter,
-                         const std::function<void(const fs::path&, Index)>& visit) {
+                         const std::function<void(const fs::path&)>& visit) {
   std::error_code error;
   std::vector<fs::path> entries;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
@@ -90,7 +83,7 @@ SkippedFiles walk_folder(const fs::path& folder, const fs::path& below, const Fi
              (is_file && !filter.include.empty() && !matches_any(filter.include, name)))
       ++skipped.filtered;
     else if (is_file)
-      visit(entry, size_of_file(entry));
+      visit(entry);
     else
       skipped += walk_folder(entry, name, filter, visit);
   }
@@ -195,10 +188,10 @@ void check_text_path(const fs::path& path) {
 }
 
 SkippedFiles walk_files(const fs::path& path, const FileFilter& filter,
-                        const std::function<void(const fs::path&, Index)>& visit) {
+                        const std::function<void(const fs::path&)>& visit) {
   check_text_path(path);
   if (fs::is_directory(path)) return walk_folder(path, {}, filter, visit);
-  visit(path, size_of_file(path));
+  visit(path);
   return {};
 }
 
@@ -210,7 +203,7 @@ void for_each_document(const std::vector<fs::path>& paths, const FileFilter& fil
                        const std::optional<std::string>& text_key, const Take& take) {
   Document document;
   for (const fs::path& path : paths)
-    walk_files(path, filter, [&](const fs::path& file, Index) {
+    walk_files(path, filter, [&](const fs::path& file) {
       document.file = file;
       document.named = file == path;
       if (is_json_lines(file))

@@ -66,7 +66,7 @@ void check_text_path(const std::filesystem::path& path);
 // Returns the counts of everything left out. Holds the names of one folder per level. Throws
 // InputError if `path` is missing or a folder is unreadable.
 SkippedFiles walk_files(const std::filesystem::path& path, const FileFilter& filter,
-                        const std::function<void(const std::filesystem::path& file, Index bytes)>& visit);
+                        const std::function<void(const std::filesystem::path& file)>& visit);
 
 struct Document {
   std::string text;

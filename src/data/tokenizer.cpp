@@ -25,7 +25,6 @@ namespace {
 
 class ByteTokenizer : public Tokenizer {
  public:
-  std::string_view kind() const override { return "bytes"; }
   Index vocab() const override { return 257; }
   int end_of_text() const override { return 256; }
   Index text_bytes(std::int32_t id) const override { return id < 0 || id > 256 ? -1 : id < 256; }
@@ -73,7 +72,6 @@ class SentencePieceTokenizer : public Tokenizer {
     keeps_text_ = bytes_add_up(*this);
   }
 
-  std::string_view kind() const override { return "sentencepiece"; }
   Index vocab() const override { return processor_.GetPieceSize(); }
   int end_of_text() const override { return processor_.eos_id(); }
   Index text_bytes(std::int32_t id) const override {

@@ -19,7 +19,6 @@ constexpr std::string_view mask_names[] = {"[MASK]", "<mask>"};
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::string_view kind() const = 0;     // name of a TokenizerKind
   virtual Index vocab() const = 0;               // ids are below this
   virtual int end_of_text() const = 0;           // ends every document
   virtual int mask_token() const { return -1; }  // stands for a hidden token; -1 if there is none

@@ -105,10 +105,10 @@ Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>*
 
 std::vector<fs::path> chosen_checkpoints;  // results of newest() in this process
 
-// Returns the newest checkpoint of a run without a problem. Training may delete a checkpoint while
-// it is verified. `vanished` is then set, and the caller tries again.
-fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, bool& vanished,
-                const Verify& verify) {
+// Returns the newest checkpoint of a run without a problem. Empty if training has deleted one while
+// it was verified: the caller tries again.
+std::optional<fs::path> find_newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings,
+                                    const Verify& verify) {
   const fs::path checkpoints = checkpoints_of(run_dir);
   std::set<std::string> foreign_files = names_in(checkpoints);
   std::erase_if(foreign_files, is_checkpoint_name);
@@ -118,32 +118,25 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
     const fs::path dir = checkpoints / step_name(step);
     const Problems problems = problems_of(dir, finite, warnings, verify);
     if (problems.empty()) return dir;
-    if (std::error_code error; !fs::exists(dir, error)) {
-      vanished = true;
-      return {};
-    }
+    if (std::error_code error; !fs::exists(dir, error)) return {};
     skipped.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
-    if (warnings) warnings->push_back(skipped.back());
+    warnings->push_back(skipped.back());
   }
   if (skipped.empty())
     bad_input("{} holds no checkpoint yet: wait until the run has written its first", run_dir.string());
   bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(skipped));
 }
 
-fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings,
-                const Verify& verify = verify_checkpoint) {
+fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, const Verify& verify) {
   constexpr int max_attempts = 100;
-  for (int attempt = 1;; ++attempt) {
-    bool vanished = false;
+  for (int attempt = 0; attempt < max_attempts; ++attempt) {
     std::vector<std::string> found;
-    fs::path dir = newest(run_dir, finite, &found, vanished, verify);
-    if (vanished && attempt < max_attempts) continue;
-    if (vanished)
-      bad_input("{} deletes its checkpoints faster than they are read: give run.keep = 2 or more", run_dir.string());
+    const std::optional<fs::path> dir = find_newest(run_dir, finite, &found, verify);
+    if (!dir) continue;
     if (warnings) warnings->insert(warnings->end(), found.begin(), found.end());
-    chosen_checkpoints.push_back(dir);
-    return dir;
+    return chosen_checkpoints.emplace_back(*dir);
   }
+  bad_input("{} deletes its checkpoints faster than they are read: give run.keep = 2 or more", run_dir.string());
 }
 
 // Returns the result of `find(verify)` on rank 0 on all ranks, or throws its error on all.

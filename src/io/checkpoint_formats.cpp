@@ -21,21 +21,13 @@ const CheckpointFormat& format_of(const Manifest& manifest) {
   return *checkpoint_formats().front();
 }
 
-namespace {
-
-std::map<std::string, Index> bytes_by_name(const Manifest& manifest) {
-  std::map<std::string, Index> bytes;
-  for (const Manifest::File& file : manifest.files) bytes[file.name] = file.bytes;
-  return bytes;
-}
-
-}  // namespace
-
 OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {
   const std::filesystem::path& step_dir = folder.path();
   const std::shared_ptr<const CheckpointHead> head = folder.head();
   Manifest manifest = head ? head->manifest : read_manifest(step_dir);
-  const auto check_size = [step_dir, bytes_of = bytes_by_name(manifest)](const std::string& name) {
+  std::map<std::string, Index> bytes_of;
+  for (const Manifest::File& file : manifest.files) bytes_of[file.name] = file.bytes;
+  const auto check_size = [step_dir, bytes_of](const std::string& name) {
     const auto file = bytes_of.find(name);
     if (file == bytes_of.end())
       bad_input("{} needs {}, which is not in its manifest: use another checkpoint", step_dir.string(), name);

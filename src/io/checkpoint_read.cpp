@@ -126,7 +126,7 @@ class OpenedWeights final : public ValueSource {
   // Returns the configuration of the run. Empty if the checkpoint has no adapters.
   static std::optional<Config> config_of_adapters(const CheckpointReader& checkpoint, const fs::path& step_dir) {
     if (std::ranges::none_of(checkpoint.tensors("/params"), is_adapter)) return {};
-    Config config = parse_config(checkpoint.get_string("/state", "config"), step_dir.string());
+    Config config = parse_config(checkpoint.get<std::string>("/state", "config"), step_dir.string());
     if (config.train.lora_rank == 0)
       bad_input("{} has adapters, and its configuration has no train.lora_rank: use another checkpoint",
                 step_dir.string());

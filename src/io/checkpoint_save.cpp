@@ -118,17 +118,13 @@ void CheckpointSaver::start(const TrainState& state, ParamStore& store) {
   store.finish_all_gather();  // a parameter all-gather may be in flight
   const ShardContents contents = shard_contents(store);
   agree_on_errors(world_, [&] {
-    std::string name;
-    if (asynchronous_) {
-      if (const Index elements = shard_elements(contents, world_.rank()); elements > copy_elements_) {
-        copy_.reset();
-        copy_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(elements));
-        copy_elements_ = elements;
-      }
-      name = copy_shard(contents, world_.rank(), copy_.get());
-    } else {
-      name = first_not_finite(store, world_.rank());
+    const Index elements = asynchronous_ ? shard_elements(contents, world_.rank()) : 0;  // to copy
+    if (elements > copy_elements_) {
+      copy_.reset();
+      copy_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(elements));
+      copy_elements_ = elements;
     }
+    std::string name = copy_shard(contents, world_.rank(), copy_.get());
     if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
     if (name.empty() && !all_finite(state.batch_norm_averages)) name = norm_averages_name;
     if (!name.empty()) refuse_not_finite(name, state.step);
@@ -174,13 +170,10 @@ void CheckpointSaver::make_folder() {
   save_->dir = unfinished_path(checkpoints, save_->state.step, world_.max(number));
 }
 
-Index CheckpointSaver::own_state() const {
-  return !save_->writer.done() ? 1 : save_->writer.failed() ? 2 : 0;
-}
-
 std::optional<SavedCheckpoint> CheckpointSaver::poll(const RetentionNow& retention) {
   if (!in_progress()) return {};
-  if (world_.max(own_state()) == 1) return {};
+  const Index own_state = !save_->writer.done() ? 1 : save_->writer.failed() ? 2 : 0;  // 1: writing
+  if (world_.max(own_state) == 1) return {};
   return advance(retention);
 }
 

@@ -70,8 +70,6 @@ class CheckpointSaver {
   // Waits for the writer of this phase on all ranks, then begins the next one. Returns the
   // checkpoint after the last one.
   std::optional<SavedCheckpoint> advance(const RetentionNow& retention);
-  // Returns this rank's own state: 0 idle, 1 writing, 2 failed.
-  Index own_state() const;
 
   Comm& world_;
   const std::filesystem::path run_dir_;

@@ -133,8 +133,8 @@ std::vector<T> read_all(CheckpointReader& index, const std::string& name, const 
 ExpertHistory read_history(CheckpointReader& index, const fs::path& step_dir) {
   constexpr Index max_count = Index{1} << 53, chunk_bytes = Index{16} << 20;
   ExpertHistory h;
-  h.layers = index.get_int("/experts", "layers");
-  h.experts = index.get_int("/experts", "experts");
+  h.layers = index.get<Index>("/experts", "layers");
+  h.experts = index.get<Index>("/experts", "experts");
   check_range(step_dir, "MoE layers", h.layers, 0, 1 << 16);
   check_range(step_dir, "experts", h.experts, 0, 1 << 20);
   const auto steps = read_all<std::int64_t>(index, "/experts/steps", index.tensor("/experts/steps").shape);
@@ -190,7 +190,7 @@ void read_norm_averages(CheckpointReader& index, const fs::path& step_dir, Train
 }
 
 std::string provenance_in(const CheckpointReader& index) {
-  return index.has("/state", "provenance") ? index.get_string("/state", "provenance") : "";
+  return index.has("/state", "provenance") ? index.get<std::string>("/state", "provenance") : "";
 }
 
 }  // namespace
@@ -204,24 +204,26 @@ TrainState read_state(const CheckpointFolder& folder) {
   const OpenCheckpoint checkpoint = open_checkpoint(folder);
   CheckpointReader& index = *checkpoint.reader;
   TrainState state;
-  state.step = index.get_int("/state", "step");
-  state.tokens = index.get_int("/state", "tokens");
-  state.samples = index.get_int("/state", "samples");
-  state.seed = index.get_unsigned("/state", "seed");
-  state.vocab = index.get_int("/state", "vocab");
-  state.config = index.get_string("/state", "config");
-  state.dataset = index.get_string("/state", "dataset");
-  if (index.has("/state", "dataset_digest")) state.dataset_digest = index.get_string("/state", "dataset_digest");
-  if (index.has("/state", "tokenizer")) state.tokenizer = index.get_string("/state", "tokenizer");
-  if (index.has("/state", "unicode_versions")) state.unicode_versions = index.get_string("/state", "unicode_versions");
+  state.step = index.get<Index>("/state", "step");
+  state.tokens = index.get<Index>("/state", "tokens");
+  state.samples = index.get<Index>("/state", "samples");
+  state.seed = index.get<std::uint64_t>("/state", "seed");
+  state.vocab = index.get<Index>("/state", "vocab");
+  state.config = index.get<std::string>("/state", "config");
+  state.dataset = index.get<std::string>("/state", "dataset");
+  if (index.has("/state", "dataset_digest")) state.dataset_digest = index.get<std::string>("/state", "dataset_digest");
+  if (index.has("/state", "tokenizer")) state.tokenizer = index.get<std::string>("/state", "tokenizer");
+  if (index.has("/state", "unicode_versions"))
+    state.unicode_versions = index.get<std::string>("/state", "unicode_versions");
   state.provenance = provenance_in(index);
-  state.layout = index.get_string("/state", "layout");
+  state.layout = index.get<std::string>("/state", "layout");
   if (index.has("/state", validation_attribute))
-    state.validation = parse_validation_record(index.get_string("/state", validation_attribute), step_dir.string());
+    state.validation =
+        parse_validation_record(index.get<std::string>("/state", validation_attribute), step_dir.string());
   if (index.has("/state", norms_attribute))
-    state.norms = parse_norm_history(index.get_string("/state", norms_attribute), step_dir.string());
+    state.norms = parse_norm_history(index.get<std::string>("/state", norms_attribute), step_dir.string());
   if (index.has("/state", "rewarmup_after")) {
-    state.rewarmup_after = index.get_int("/state", "rewarmup_after");
+    state.rewarmup_after = index.get<Index>("/state", "rewarmup_after");
     check_range(step_dir, "step of the re-warm-up", state.rewarmup_after, 0, state.step);
   }
   constexpr Index max_count = Index{1} << 53;

@@ -17,15 +17,10 @@ namespace {
 
 constexpr std::string_view unfinished = ".tmp";
 
-bool is_number(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
-
 // Returns true if a save writes files of this name into a checkpoint's folder.
 bool is_checkpoint_file(std::string_view name) {
   if (name == manifest_name || is_unfinished(name, manifest_name)) return true;
-  const auto formats = checkpoint_formats();
-  return std::any_of(formats.begin(), formats.end(), [&](const auto* format) { return format->has_name(name); });
+  return std::ranges::any_of(checkpoint_formats(), [&](const auto* format) { return format->has_name(name); });
 }
 
 // Returns true if a save or a deletion makes folders of this name: step-N.tmp or step-N.tmp-2, with
@@ -36,7 +31,8 @@ bool is_leftover(std::string_view name) {
   const std::size_t dot = name.find(unfinished);
   if (dot == name.npos || !step_of(std::string(name.substr(0, dot)))) return false;
   const std::string_view rest = name.substr(dot + unfinished.size());
-  return rest.empty() || (rest.front() == '-' && is_number(rest.substr(1)));
+  return rest.empty() ||
+         (rest.size() > 1 && rest.front() == '-' && rest.find_first_not_of("0123456789", 1) == rest.npos);
 }
 
 bool is_folder(const fs::path& path) {

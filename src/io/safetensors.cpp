@@ -97,8 +97,7 @@ Entry read_entry(const fs::path& path, const Json::Member& member, Index data_by
   entry.begin = offsets[0], entry.end = offsets[1];
   if (entry.begin < 0 || entry.begin > entry.end || entry.end > data_bytes)
     bad_file(path, fmt::format("{} lies at bytes {} to {} of {}", name, entry.begin, entry.end, data_bytes));
-  const auto type = std::find_if(std::begin(type_bytes), std::end(type_bytes),
-                                 [&](const auto& row) { return row.first == entry.tensor.type; });
+  const auto type = std::ranges::find(type_bytes, entry.tensor.type, [](const auto& row) { return row.first; });
   if (type == std::end(type_bytes))
     bad_file(path, fmt::format("{} is of type {}, which is not known", name, entry.tensor.type));
   Index bytes = type->second;
@@ -131,8 +130,7 @@ std::vector<Entry> read_header(const fs::path& path, std::string_view text, Inde
   } catch (const JsonError& e) {
     bad_file(path, fmt::format("its header: {}", e.what()));
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::ranges::sort(entries, {}, [](const Entry& entry) { return std::pair(entry.begin, entry.end); });
   Index at = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != at)
@@ -142,6 +140,11 @@ std::vector<Entry> read_header(const fs::path& path, std::string_view text, Inde
   }
   if (at != data_bytes) bad_file(path, fmt::format("its tensors end at byte {} of {}", at, data_bytes));
   return entries;
+}
+
+// Returns the memory of a mapping, which is unmapped with its last owner.
+std::shared_ptr<std::byte> own_mapping(void* mapped, std::size_t bytes) {
+  return {static_cast<std::byte*>(mapped), [bytes](std::byte* memory) { munmap(memory, bytes); }};
 }
 
 constexpr const char *index_file = "model.safetensors.index.json", *single_file = "model.safetensors";
@@ -190,41 +193,9 @@ const StoredType* stored_type(std::string_view name) {
   return nullptr;
 }
 
-Index StoredTensor::elements() const {
-  Index n = 1;
-  for (const Index d : shape) n *= d;
-  return n;
-}
-
 std::string shape_text(const std::vector<Index>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
-
-// Read-only mapping of a whole file.
-class StoredTensors::Mapping {
- public:
-  explicit Mapping(const fs::path& path) {
-    const InputFile file(path);
-    size_ = static_cast<std::size_t>(file.size());
-    if (size_ == 0) return;
-    void* mapped = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-    data_ = mapped == MAP_FAILED ? nullptr : static_cast<const std::byte*>(mapped);
-    if (!data_) fail("{} cannot be mapped into memory ({})", path.string(), std::strerror(errno));
-  }
-  ~Mapping() {
-    if (data_) munmap(const_cast<std::byte*>(data_), size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  const std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
-
- private:
-  const std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-StoredTensors::~StoredTensors() = default;
 
 StoredTensors::StoredTensors(const fs::path& folder) {
   for (const std::string& name : file_names(folder)) open(folder, name);
@@ -232,17 +203,20 @@ StoredTensors::StoredTensors(const fs::path& folder) {
 
 void StoredTensors::open(const fs::path& folder, const std::string& name) {
   const fs::path path = folder / name;
-  mappings_.push_back(std::make_unique<Mapping>(path));
-  const Mapping& file = *mappings_.back();
-  if (file.size() < length_bytes) bad_file(path, fmt::format("it has {} bytes", file.size()));
+  const InputFile input(path);
+  const auto size = static_cast<std::size_t>(input.size());
+  if (size < length_bytes) bad_file(path, fmt::format("it has {} bytes", size));
+  void* const mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, input.descriptor(), 0);
+  if (mapped == MAP_FAILED) fail("{} cannot be mapped into memory ({})", path.string(), std::strerror(errno));
+  const std::byte* const file = mappings_.emplace_back(own_mapping(mapped, size)).get();
   std::uint64_t length = 0;
-  std::memcpy(&length, file.data(), sizeof length);
-  if (length > max_header_bytes || length > file.size() - length_bytes)
-    bad_file(path, fmt::format("it has {} bytes, and its header {}", file.size(), length));
-  const std::byte* data = file.data() + length_bytes + length;
-  const auto data_bytes = static_cast<Index>(file.size() - length_bytes - length);
+  std::memcpy(&length, file, sizeof length);
+  if (length > max_header_bytes || length > size - length_bytes)
+    bad_file(path, fmt::format("it has {} bytes, and its header {}", size, length));
+  const std::byte* data = file + length_bytes + length;
+  const auto data_bytes = static_cast<Index>(size - length_bytes - length);
   File entry{name, {}, {}};
-  const std::string_view header(reinterpret_cast<const char*>(file.data()) + length_bytes, length);
+  const std::string_view header(reinterpret_cast<const char*>(file) + length_bytes, length);
   for (Entry& found : read_header(path, header, data_bytes, entry.metadata)) {
     entry.tensors.push_back(found.tensor.name);
     found.tensor.data = data + found.begin;
@@ -296,16 +270,12 @@ MappedOutput::MappedOutput(const fs::path& path, Index bytes, bool create) : pat
   const int reason = error ? error : errno;
   ::close(file);
   if (bytes > 0 && mapped == MAP_FAILED) fail("cannot write {}: {}", path.string(), std::strerror(reason));
-  if (bytes > 0) data_ = static_cast<std::byte*>(mapped);
-}
-
-MappedOutput::~MappedOutput() {
-  if (data_) munmap(data_, static_cast<std::size_t>(bytes_));
+  if (bytes > 0) data_ = own_mapping(mapped, static_cast<std::size_t>(bytes));
 }
 
 void MappedOutput::sync() {
   write_point("sync", path_);
-  if (data_ && msync(data_, static_cast<std::size_t>(bytes_), MS_SYNC) != 0)
+  if (data_ && msync(data_.get(), static_cast<std::size_t>(bytes_), MS_SYNC) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
 }
 

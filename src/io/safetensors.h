@@ -32,7 +32,6 @@ struct StoredTensor {
   std::vector<Index> shape;
   Index bytes = 0;
   const std::byte* data = nullptr;  // within the mapped file
-  Index elements() const;
 };
 std::string shape_text(const std::vector<Index>& shape);  // "[4, 2]"
 
@@ -44,9 +43,6 @@ std::string shape_text(const std::vector<Index>& shape);  // "[4, 2]"
 class StoredTensors {
  public:
   explicit StoredTensors(const std::filesystem::path& folder);
-  ~StoredTensors();
-  StoredTensors(const StoredTensors&) = delete;
-  StoredTensors& operator=(const StoredTensors&) = delete;
 
   struct File {
     std::string name;                  // relative to the folder
@@ -58,10 +54,9 @@ class StoredTensors {
   std::size_t size() const { return tensors_.size(); }
 
  private:
-  class Mapping;
   void open(const std::filesystem::path& folder, const std::string& name);
 
-  std::vector<std::unique_ptr<Mapping>> mappings_;
+  std::vector<std::shared_ptr<std::byte>> mappings_;  // of the files, read-only
   std::vector<File> files_;
   std::map<std::string, StoredTensor> tensors_;
 };
@@ -89,16 +84,13 @@ class MappedOutput {
   // create: if true, creates a new file of `bytes` bytes; the name must not exist. Otherwise opens
   // the file that another rank created. Links are not followed.
   MappedOutput(const std::filesystem::path& path, Index bytes, bool create);
-  ~MappedOutput();
-  MappedOutput(const MappedOutput&) = delete;
-  MappedOutput& operator=(const MappedOutput&) = delete;
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_.get(); }
   // Syncs the written data to the disk. Throws Failure.
   void sync();
 
  private:
   std::filesystem::path path_;
-  std::byte* data_ = nullptr;
+  std::shared_ptr<std::byte> data_;
   Index bytes_ = 0;
 };
 

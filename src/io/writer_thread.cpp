@@ -19,7 +19,7 @@ void WriterThread::start(std::function<void()> work, bool own_thread) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits it
   try {
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::jthread([this] { run(); });
   } catch (const std::system_error& e) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     work_ = nullptr;

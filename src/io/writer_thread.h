@@ -12,8 +12,6 @@ namespace sy {
 // The thread blocks all signals, so that the handlers of the process run on other threads.
 class WriterThread {
  public:
-  ~WriterThread() { join(); }  // waits for the thread; a function without a thread does not run
-
   // Starts `work` on a thread, or leaves it to wait() if own_thread is false. Call wait() for the
   // previous work first. Throws Failure if no thread can start; the work is then dropped.
   void start(std::function<void()> work, bool own_thread);
@@ -25,14 +23,11 @@ class WriterThread {
 
  private:
   void run() noexcept;
-  void join() {
-    if (thread_.joinable()) thread_.join();
-  }
 
   std::function<void()> work_;
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
-  std::thread thread_;
+  std::jthread thread_;  // joined at the end; a function without a thread does not run then
 };
 
 }  // namespace sy

@@ -52,7 +52,7 @@ TrainingRun::TrainingRun(Comm& world, const Config& config, const RunOptions& op
   state_.vocab = engine_.vocab();
   state_.dataset = fs::absolute(config.data.path).string();
   state_.dataset_digest = dataset_.digest();
-  state_.tokenizer = to_text(tokenizers_of(dataset_));
+  state_.tokenizer = to_text(tokenizers_of(dataset_.description()));
   state_.unicode_versions = dataset_.unicode_versions();
   if (!options.provenance.is_null())
     state_.provenance = with_inputs(options.provenance, state_.config, state_.dataset_digest).dump();

@@ -160,11 +160,11 @@ TEST(Checkpoint, ReadsAnyBox) {
 TEST(Checkpoint, DescribesTheLayoutOfParameters) {
   const Folder run;
   const Hdf5File index = Hdf5File::open(write_as(run.path(), {2, 1, 2, 1}, 200) / index_name);
-  EXPECT_EQ(index.get_string("/params/layers.0.attention.q.weight", "dimensions"), "head, out, in");
-  EXPECT_TRUE(has(index.get_string("/params/layers.0.attention.k.weight", "meaning"),
+  EXPECT_EQ(index.get("/params/layers.0.attention.q.weight", "dimensions", ""), Attribute("head, out, in"));
+  EXPECT_TRUE(has(std::get<std::string>(index.get("/params/layers.0.attention.k.weight", "meaning", "")),
                   "row i of the rotated ones with row i + half"));
   EXPECT_FALSE(index.has("/params/layers.0.attention.v.weight", "meaning"));
-  EXPECT_EQ(index.get_string("/params/layers.0.moe.experts.down.weight", "dimensions"), "expert, out, in");
+  EXPECT_EQ(index.get("/params/layers.0.moe.experts.down.weight", "dimensions", ""), Attribute("expert, out, in"));
   const Config config =
       parse_config("[model]\nlayers = 2\nd_model = 8\nheads = 2\n[moe]\nexperts = 2\nfirst_dense = 1\n", "");
   const fs::path path = run.path() / index_name;
@@ -172,8 +172,10 @@ TEST(Checkpoint, DescribesTheLayoutOfParameters) {
   const Hdf5File whole_model = Hdf5File::open(path);
   for (const std::string& name : whole_model.datasets("/params"))
     EXPECT_EQ(whole_model.has(name, "dimensions"), name.ends_with(".weight") && !has(name, "norm")) << name;
-  EXPECT_TRUE(has(whole_model.get_string("/params/layers.0.mlp.up.weight", "meaning"), "[gate, linear]"));
-  EXPECT_EQ(whole_model.get_string("/params/layers.1.moe.experts.up.weight", "dimensions"), "expert, half, out, in");
+  EXPECT_TRUE(
+      has(std::get<std::string>(whole_model.get("/params/layers.0.mlp.up.weight", "meaning", "")), "[gate, linear]"));
+  EXPECT_EQ(whole_model.get("/params/layers.1.moe.experts.up.weight", "dimensions", ""),
+            Attribute("expert, half, out, in"));
 }
 
 TEST(Checkpoint, RestoresState) {

@@ -165,9 +165,9 @@ TEST(Figures, WriteHdf5) {
   std::vector<double> values(12);
   cube.read(full_box(cube.shape()), values.data());
   EXPECT_EQ(values, example_section().figures[3].values);
-  EXPECT_EQ(h5.get_string("/demo/cube", "dimensions"), "layer, expert, next");
-  EXPECT_EQ(h5.get_string("/demo/cube", "layer"), "1, 3");
-  EXPECT_EQ(h5.get_string("/demo/cube", "meaning"), "Thrice.");
+  EXPECT_EQ(h5.get("/demo/cube", "dimensions", ""), Attribute("layer, expert, next"));
+  EXPECT_EQ(h5.get("/demo/cube", "layer", ""), Attribute("1, 3"));
+  EXPECT_EQ(h5.get("/demo/cube", "meaning", ""), Attribute("Thrice."));
   // No unfinished file remains.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
   EXPECT_THROW(write_figures(folder.path() / "no" / "where.h5", {}, ""), Failure);

@@ -69,11 +69,11 @@ TEST(Hdf5, RoundTripsDatasetsAndAttributes) {
   file.open_dataset("/a/scalar").read(full_box({}), &scalar_back);
   EXPECT_EQ(scalar_back, scalar);
   EXPECT_EQ(file.open_dataset("/a/empty").shape(), (Shape{0, 3}));
-  EXPECT_EQ(file.get_string("/", "text"), "größe");
-  EXPECT_EQ(file.get_string("/", "empty"), "");
-  EXPECT_EQ(file.get_string("/b", "long"), long_text);
-  EXPECT_EQ(file.get_int("/b/deep/ints", "negative"), -5);
-  EXPECT_EQ(file.get_unsigned("/b", "large"), ~std::uint64_t{0});
+  EXPECT_EQ(file.get("/", "text", ""), Attribute("größe"));
+  EXPECT_EQ(file.get("/", "empty", ""), Attribute(""));
+  EXPECT_EQ(file.get("/b", "long", ""), Attribute(long_text));
+  EXPECT_EQ(file.get("/b/deep/ints", "negative", Index{}), Attribute(Index{-5}));
+  EXPECT_EQ(file.get("/b", "large", std::uint64_t{}), Attribute(~std::uint64_t{0}));
   EXPECT_TRUE(file.has("/a"));
   EXPECT_FALSE(file.has("/a/none"));
   EXPECT_FALSE(file.has("/none/none"));
@@ -214,9 +214,9 @@ TEST(Hdf5, NamesFileAndObjectInErrors) {
   EXPECT_TRUE(contains(error_of([&] { Hdf5File::create(path); }), {"1: ", "create", "file.h5"}));
   const Hdf5File file = Hdf5File::open(path);
   EXPECT_TRUE(contains(error_of([&] { file.open_dataset("/none/y"); }), {"2: ", "file.h5", "/none/y"}));
-  EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "none"); }), {"2: ", "attribute none", "/x", "file.h5"}));
-  EXPECT_TRUE(contains(error_of([&] { file.get_int("/x", "text"); }), {"2: ", "attribute text"}));
-  EXPECT_TRUE(contains(error_of([&] { file.get_string("/none", "text"); }), {"2: ", "/none"}));
+  EXPECT_TRUE(contains(error_of([&] { file.get("/x", "none", Index{}); }), {"2: ", "attribute none", "/x", "file.h5"}));
+  EXPECT_TRUE(contains(error_of([&] { file.get("/x", "text", Index{}); }), {"2: ", "attribute text"}));
+  EXPECT_TRUE(contains(error_of([&] { file.get("/none", "text", ""); }), {"2: ", "/none"}));
   write_file(folder.path() / "text.h5", "this is no HDF5 file");
   EXPECT_TRUE(contains(error_of([&] { Hdf5File::open(folder.path() / "text.h5"); }), {"2: ", "text.h5"}));
 }

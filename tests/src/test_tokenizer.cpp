@@ -60,7 +60,6 @@ std::string round_trip(const Tokenizer& t, const std::string& text) {
 // begin with '!' are refused.
 class WaitingTokenizer : public Tokenizer {
  public:
-  std::string_view kind() const override { return "test"; }
   Index vocab() const override { return 100; }
   int end_of_text() const override { return 0; }
   std::string decode(const std::vector<std::int32_t>&) const override { return {}; }
@@ -100,7 +99,6 @@ TEST(EncodeTexts, UsesAllThreadsAndKeepsOrder) {
 
 TEST(ByteTokenizer, IdsAreTheBytes) {
   const auto t = make_byte_tokenizer();
-  EXPECT_EQ(t->kind(), "bytes");
   EXPECT_EQ(t->vocab(), 257);
   EXPECT_EQ(t->end_of_text(), 256);
   std::vector<std::int32_t> ids = {5};
@@ -117,7 +115,6 @@ TEST(ByteTokenizer, IdsAreTheBytes) {
 TEST(SentencePiece, RoundTripsText) {
   const TempFolder folder;
   const auto t = trained(folder);
-  EXPECT_EQ(t->kind(), "sentencepiece");
   EXPECT_EQ(t->vocab(), 350);
   const std::string texts[] = {"",
                                " ",

@@ -87,10 +87,13 @@ class CheckpointReader {
   // Return whether the index has the group or tensor, or its attribute.
   virtual bool has(const std::string& object) const = 0;
   virtual bool has(const std::string& object, const std::string& attribute) const = 0;
-  // Return an attribute. Throw InputError if it is missing or of another type.
-  virtual std::string get_string(const std::string& object, const std::string& attribute) const = 0;
-  virtual std::int64_t get_int(const std::string& object, const std::string& attribute) const = 0;
-  virtual std::uint64_t get_unsigned(const std::string& object, const std::string& attribute) const = 0;
+  // Returns an attribute, as the type that `value` has. Throws InputError if it is missing or of
+  // another type.
+  virtual Attribute get(const std::string& object, const std::string& attribute, Attribute value) const = 0;
+  template <class T>
+  T get(const std::string& object, const std::string& attribute) const {
+    return std::get<T>(get(object, attribute, Attribute(T())));
+  }
 
   // Returns the names of all tensors below a group ("/params"), in the order of writing.
   virtual std::vector<std::string> tensors(const std::string& group = "/") const = 0;

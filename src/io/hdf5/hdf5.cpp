@@ -352,10 +352,8 @@ void Hdf5File::set(const std::string& object, const std::string& attribute, cons
     create(H5T_STD_U64LE, H5T_NATIVE_UINT64, &std::get<std::uint64_t>(value));
   }
   log_->rows.push_back({fmt::format("attribute {} of {}", attribute, object), checksum_of(value),
-                        [object, attribute, type = value.index()](const Hdf5File& file, auto&) {
-                          return checksum_of(type == 0   ? Attribute(file.get_string(object, attribute))
-                                             : type == 1 ? Attribute(file.get_int(object, attribute))
-                                                         : Attribute(file.get_unsigned(object, attribute)));
+                        [object, attribute, value](const Hdf5File& file, auto&) {
+                          return checksum_of(file.get(object, attribute, value));
                         }});
 }
 

@@ -109,17 +109,10 @@ class Hdf5File {
 
   // `object`: a group or dataset.
   void set(const std::string& object, const std::string& attribute, const Attribute& value);
-  std::string get_string(const std::string& object, const std::string& attribute) const;
-  std::int64_t get_int(const std::string& object, const std::string& attribute) const;
-  std::uint64_t get_unsigned(const std::string& object, const std::string& attribute) const;
+  // Returns an attribute, which must be one text or one whole number, as the type that `value` has.
+  Attribute get(const std::string& object, const std::string& attribute, Attribute value) const;
 
  private:
-  // Reads a whole number as the library's type `memory_type`.
-  void read_number(const std::string& object, const std::string& attribute, std::int64_t memory_type,
-                   void* value) const;
-  // Throws unless the attribute is one string (`text`) or one integer.
-  Hdf5Id open_attribute(const std::string& object, const std::string& attribute, bool text) const;
-
   Hdf5Context context_;
   Hdf5Id id_;
   std::shared_ptr<Hdf5WriteLog> log_;  // of a file that is written

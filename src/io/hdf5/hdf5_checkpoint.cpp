@@ -80,14 +80,8 @@ class Hdf5CheckpointReader final : public CheckpointReader {
   bool has(const std::string& object, const std::string& attribute) const override {
     return index_.has(object, attribute);
   }
-  std::string get_string(const std::string& object, const std::string& attribute) const override {
-    return index_.get_string(object, attribute);
-  }
-  std::int64_t get_int(const std::string& object, const std::string& attribute) const override {
-    return index_.get_int(object, attribute);
-  }
-  std::uint64_t get_unsigned(const std::string& object, const std::string& attribute) const override {
-    return index_.get_unsigned(object, attribute);
+  Attribute get(const std::string& object, const std::string& attribute, Attribute value) const override {
+    return index_.get(object, attribute, std::move(value));
   }
 
   std::vector<std::string> tensors(const std::string& group) const override { return index_.datasets(group); }

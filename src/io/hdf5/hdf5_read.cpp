@@ -249,44 +249,32 @@ bool Hdf5File::has(const std::string& object, const std::string& attribute) cons
                               "look up attribute " + attribute, object) > 0;
 }
 
-Hdf5Id Hdf5File::open_attribute(const std::string& object, const std::string& attribute, bool text) const {
+Attribute Hdf5File::get(const std::string& object, const std::string& attribute, Attribute value) const {
   if (!has(object)) bad_input("{} holds no {}", context_.file.string(), object);
   const std::string action = "read attribute " + attribute;
-  Hdf5Id id(check(H5Aopen_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT), context_,
-                  action, object),
-            H5Aclose);
+  const Hdf5Id id(check(H5Aopen_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+                        context_, action, object),
+                  H5Aclose);
   const Hdf5Id type(check(H5Aget_type(id.get()), context_, action, object), H5Tclose);
   const Hdf5Id space(check(H5Aget_space(id.get()), context_, action, object), H5Sclose);
+  auto* const text = std::get_if<std::string>(&value);
   const bool right = text ? H5Tget_class(type.get()) == H5T_STRING && H5Tis_variable_str(type.get()) == 0
                           : H5Tget_class(type.get()) == H5T_INTEGER;
   if (!right || H5Sget_simple_extent_npoints(space.get()) != 1)
     bad_input("attribute {} of {} of {} is not one {}", attribute, object, context_.file.string(),
               text ? "text" : "whole number");
-  return id;
-}
-
-std::string Hdf5File::get_string(const std::string& object, const std::string& attribute) const {
-  const Hdf5Id id = open_attribute(object, attribute, true);
-  const Hdf5Id type(check(H5Aget_type(id.get()), context_, "read attribute " + attribute, object), H5Tclose);
-  std::string value(H5Tget_size(type.get()), '\0');
-  check(H5Aread(id.get(), type.get(), value.data()), context_, "read attribute " + attribute, object);
-  value.resize(value.find_last_not_of('\0') + 1);
-  return value;
-}
-
-void Hdf5File::read_number(const std::string& object, const std::string& attribute, std::int64_t memory_type,
-                           void* value) const {
-  const Hdf5Id id = open_attribute(object, attribute, false);
-  check(H5Aread(id.get(), memory_type, value), context_, "read attribute " + attribute, object);
-}
-std::int64_t Hdf5File::get_int(const std::string& object, const std::string& attribute) const {
-  std::int64_t value = 0;
-  read_number(object, attribute, H5T_NATIVE_INT64, &value);
-  return value;
-}
-std::uint64_t Hdf5File::get_unsigned(const std::string& object, const std::string& attribute) const {
-  std::uint64_t value = 0;
-  read_number(object, attribute, H5T_NATIVE_UINT64, &value);
+  const auto read = [&](hid_t memory_type, void* memory) {
+    check(H5Aread(id.get(), memory_type, memory), context_, action, object);
+  };
+  if (text) {
+    text->assign(H5Tget_size(type.get()), '\0');
+    read(type.get(), text->data());
+    text->resize(text->find_last_not_of('\0') + 1);
+  } else if (auto* const number = std::get_if<std::int64_t>(&value)) {
+    read(H5T_NATIVE_INT64, number);
+  } else {
+    read(H5T_NATIVE_UINT64, &std::get<std::uint64_t>(value));
+  }
   return value;
 }
 
