@@ -155,12 +155,8 @@ void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamS
 void gather_weights(const Mesh& mesh, ParamStore& store) {
   store.finish_all_gather();
   store.packed_weights().invalidate();
-  for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
-    const GroupLayout& group = store.layout().groups[g];
-    const View weights = store.buffers(g).weights;
-    if (group.shards > 1)
-      mesh.over(group.axes).all_gather(weights.rows(group.owned().begin, group.owned().size()), weights);
-  }
+  for (std::size_t g = 0; g < store.layout().groups.size(); ++g)
+    store.layout().groups[g].all_gather(mesh, store.buffers(g).weights);
 }
 
 void ParamStore::initialize(std::uint64_t seed) {

@@ -52,6 +52,12 @@ struct GroupLayout {
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
   // Elements of the range that this rank updates.
   Index trained_elements() const { return frozen ? 0 : owned().size(); }
+  // Returns the range of `buffer`: [elements] that this rank owns.
+  View owned_of(View buffer) const { return buffer.rows(owned().begin, owned().size()); }
+  // All-gathers `buffer`: [elements] from the ranks that own its ranges. Collective over `axes`.
+  void all_gather(const Mesh& mesh, View buffer) const {
+    if (shards > 1) mesh.over(axes).all_gather(owned_of(buffer), buffer);
+  }
   // Divides the range `flat` of `buffer` by owner, in order. The root of each result is the owner's
   // rank along the axes. buffer: [elements].
   std::vector<RootedBuffer> by_owner(View buffer, Range flat) const;
