@@ -194,7 +194,6 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what, Wei
   compare_specs(checkpoint, step_dir, store.specs(), has_state, !new_indexers);
   const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
   if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
-  const bool owned = ranges == WeightRanges::owned;
   if (!has_state)
     return store.fill(
         *checkpoint_weights(step_dir),
@@ -202,9 +201,9 @@ void load_checkpoint(const fs::path& step_dir, ParamStore& store, Load what, Wei
           return !spec.adapter &&
                  (!new_indexers || !is_of_indexer(spec.name) || checkpoint.reader->has(params_prefix + spec.name));
         },
-        owned);
+        ranges);
   CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
-  store.fill(weights, {}, owned);
+  store.fill(weights, {}, ranges);
   for (const TensorKind& kind : kinds) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {

@@ -139,13 +139,13 @@ ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layou
   if (training && layout_.discarded_elements > 0) discarded_ = device.tensor({layout_.discarded_elements});
 }
 
-void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read, bool owned) {
+void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read, WeightRanges ranges) {
   const auto read = [&](const ParamSlice& p, Range local) {
     if (is_read && !is_read(*p.spec)) return;
     read_values(source, p, local, [&](Index first, std::span<const float> values) { set_values(p, first, values); });
   };
   for (const GroupLayout& group : layout_.groups) {
-    if (owned)
+    if (ranges == WeightRanges::owned)
       for (const OwnedRange& range : owned_ranges(group)) read(*range.slice, range.local);
     else
       for (const ParamSlice& p : group.slices) read(p, {0, p.box.elements()});

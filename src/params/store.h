@@ -151,6 +151,11 @@ struct MatrixParam {
 
 class ValueSource;  // src/params/values.h
 
+// Weights that a rank reads: its local boxes, or the ranges of them that it owns (owned_ranges).
+// After the latter, gather_weights() must spread them. The ranks along data parallelism then read
+// each weight once, and not all weights each.
+enum class WeightRanges { local, owned };
+
 // Owns the flat buffers of one rank.
 class ParamStore {
  public:
@@ -177,10 +182,10 @@ class ParamStore {
   // Does the same for all buckets.
   void finish_all_gather() { all_gather_.finish(); }
 
-  // Sets the local box of every parameter to the values of `source`, by set_values().
-  // - is_read: if set, parameters for which it returns false stay as they are
-  // - owned: if true, sets the owned ranges alone; gather_weights() sets the others
-  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {}, bool owned = false);
+  // Sets these ranges of every parameter to the values of `source`, by set_values().
+  // is_read: if set, parameters for which it returns false stay as they are
+  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {},
+            WeightRanges ranges = WeightRanges::local);
   // Sets the local box of every parameter to InitialValues(seed).
   void initialize(std::uint64_t seed);
 
