@@ -64,15 +64,12 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
   const Index buckets = specs.empty() ? 0 : specs.back().bucket + 1;
   for (GroupLayout& g : out.groups) {
     g.elements = round_up(g.elements, g.shards * alignment);
-    g.buckets.assign(static_cast<std::size_t>(buckets), {g.elements, g.elements});
-    for (auto p = g.slices.rbegin(); p != g.slices.rend(); ++p)
-      g.buckets[static_cast<std::size_t>(p->spec->bucket)].begin = p->offset;
-    Index end = g.elements;
-    for (std::size_t bucket = g.buckets.size(); bucket-- > 0;) {
-      g.buckets[bucket] = {std::min(g.buckets[bucket].begin, end), end};
-      end = g.buckets[bucket].begin;
-    }
-    SY_ASSERT(end == 0, "the first parameter lies at {}", end);
+    const auto begin_of = [&](Index bucket) {
+      const auto first =
+          std::ranges::lower_bound(g.slices, bucket, {}, [](const ParamSlice& slice) { return slice.spec->bucket; });
+      return first == g.slices.end() ? g.elements : first->offset;
+    };
+    for (Index bucket = 0; bucket < buckets; ++bucket) g.buckets.push_back({begin_of(bucket), begin_of(bucket + 1)});
   }
   return out;
 }
@@ -199,12 +196,10 @@ void ParamStore::get_state(std::size_t group, std::size_t state, Index begin, st
   copy_widened(device_, from, values);
 }
 
-Param ParamStore::param_of(const ParamSlice& first, int count, const Shape& shape) const {
-  Index elements = 0;
-  for (int i = 0; i < count; ++i) elements += (&first)[i].box.elements();
+Param ParamStore::param_of(const ParamSlice& first, const Shape& shape) const {
   const Buffers& b = buffers(first.group);
   const auto slice = [&](View flat, Index offset) {
-    return flat ? flat.rows(offset, elements).reshape(shape) : View{};
+    return flat ? flat.rows(offset, shape.elements()).reshape(shape) : View{};
   };
   const bool discarded = first.spec->frozen && !first.spec->is_weight;
   return {slice(b.weights.view(), first.offset),
@@ -213,13 +208,12 @@ Param ParamStore::param_of(const ParamSlice& first, int count, const Shape& shap
 
 Param ParamStore::find(const std::string& name) const {
   const auto it = by_name_.find(name);
-  return it == by_name_.end() ? Param{} : param_of(*it->second, 1, it->second->box.size);
+  return it == by_name_.end() ? Param{} : param_of(*it->second, it->second->box.size);
 }
 
 Param ParamStore::get(const std::string& name) const {
-  const Param p = find(name);
-  SY_ASSERT(p, "no parameter {}", name);
-  return p;
+  const ParamSlice& slice = slice_of(name);
+  return param_of(slice, slice.box.size);
 }
 
 const ParamSlice& ParamStore::slice_of(const std::string& name) const {
@@ -236,7 +230,7 @@ Param ParamStore::get_fused(const std::string& first, int count) const {
     SY_ASSERT(i == 0 || p[i].spec->fused_with_previous, "{} is not fused with {}", p[i].spec->name, first);
     elements += p[i].box.elements();
   }
-  return param_of(*p, count, {elements / row, row});
+  return param_of(*p, {elements / row, row});
 }
 
 std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& shape) const {
@@ -274,8 +268,8 @@ std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& s
   for (const Range& block : adapter.blocks) rows += block.size();
   SY_ASSERT(rows <= N && (!stack || rows == N), "adapters of {} rows of {}", rows, N);
   const Index ranks = std::ssize(adapter.blocks) * adapter.rank;
-  adapter.a = param_of(*first_a, count, stack ? Shape{E, ranks, Q} : Shape{ranks, Q});
-  adapter.b = param_of(*first_b, count, stack ? Shape{E, rows, adapter.rank} : Shape{rows, adapter.rank});
+  adapter.a = param_of(*first_a, stack ? Shape{E, ranks, Q} : Shape{ranks, Q});
+  adapter.b = param_of(*first_b, stack ? Shape{E, rows, adapter.rank} : Shape{rows, adapter.rank});
   return adapter;
 }
 

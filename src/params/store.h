@@ -264,8 +264,8 @@ class ParamStore {
   Tensor discarded_;              // [FlatLayout::discarded_elements] if this store is for training
   std::map<std::string, const ParamSlice*> by_name_;
   const ParamSlice& slice_of(const std::string& name) const;  // the parameter must exist
-  // Returns the view of the local boxes of `first` and the `count - 1` slices after it.
-  Param param_of(const ParamSlice& first, int count, const Shape& shape) const;
+  // Returns the local box of `first`, or those of `first` and slices after it, in this shape.
+  Param param_of(const ParamSlice& first, const Shape& shape) const;
   // Returns the adapters of a weight of this store, or of weights that are fused.
   std::optional<Adapter> adapter_of(const Param& param, const Shape& shape) const;
   PackedWeights packed_weights_;
