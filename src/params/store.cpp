@@ -13,14 +13,6 @@ namespace {
 // Alignment of a parameter in elements: at least a cache line, for vector loads.
 constexpr Index alignment = 64;
 
-// Copies f32 values of the host to a tensor of f32 or bf16.
-void copy_rounded(Device& device, std::span<const float> values, View to) {
-  if (to.dtype() == DType::f32) return device.to_device(values.data(), to);
-  std::vector<std::uint16_t> rounded(values.size());
-  std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
-  device.to_device(rounded.data(), to);
-}
-
 // Copies a tensor of f32 or bf16 to f32 values of the host.
 void copy_widened(Device& device, ConstView from, std::span<float> values) {
   if (from.dtype() == DType::f32) return device.to_host(from, values.data());
@@ -30,6 +22,13 @@ void copy_widened(Device& device, ConstView from, std::span<float> values) {
 }
 
 }  // namespace
+
+void copy_rounded(Device& device, std::span<const float> values, View to) {
+  if (to.dtype() == DType::f32) return device.to_device(values.data(), to);
+  std::vector<std::uint16_t> rounded(values.size());
+  std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
+  device.to_device(rounded.data(), to);
+}
 
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {
   FlatLayout out;

@@ -29,6 +29,9 @@
 
 namespace sy {
 
+// Copies f32 values of the host to a tensor of f32 or bf16.
+void copy_rounded(Device& device, std::span<const float> values, View to);
+
 // Position of a parameter's local box in a flat buffer.
 struct ParamSlice {
   const ParamSpec* spec;
