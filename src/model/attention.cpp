@@ -13,17 +13,16 @@ Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
       index_width_(index_cache_elements(spec)),
-      core_attention_(spec, store, prefix, positions) {
+      core_attention_(spec, store, prefix, positions),
+      qkv_(store, prefix + "q", 3),
+      out_(store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
   if (spec.clip_qkv > 0) clip_ = FfnActivation{Activation::hardtanh, false, 1, spec.clip_qkv};
   if (spec.qk_norm) set_qk_norm(*spec.qk_norm, store, prefix, spec.heads / heads_);
-  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
-  if (spec.global_projections) global_.emplace(spec, d_model, store, prefix + global_attention_name + ".", positions);
-  qkv_.emplace(store, store.get_fused(prefix + "q.weight", 3), d_model,
-               spec.qkv_bias ? store.get_fused(prefix + "q.bias", 3) : Param{});
-  out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
+  if (spec.indexer) indexer_.emplace(*spec.indexer, store, prefix + "indexer.", rope_table);
+  if (spec.global_projections) global_.emplace(spec, store, prefix + global_attention_name + ".", positions);
 }
 
 void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks) {
@@ -37,13 +36,12 @@ void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, con
   // elements. The mean is therefore correct.
   const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_;
   norm_ = ProjectionQkNorm{q, k, ranks * q, ranks * k, norm.eps, norm.offset};
-  norm_weight_.weight = norm_weight_.weight.reshape({q + k});
-  if (norm_weight_.grad) norm_weight_.grad = norm_weight_.grad.reshape({q + k});
+  norm_weight_ = norm_weight_.reshape({q + k});
 }
 
 void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   attend(layer, x, s);
-  out_->forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
+  out_.forward_sum(layer.context, s.out, to);
 }
 
 void Attention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
@@ -53,8 +51,7 @@ void Attention::recompute(const LayerContext& layer, ConstView x, Saved& s) cons
 
 void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S,
-              row = (heads_ + 2 * kv_heads_) * head_dim_;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len;
   s.x = gather_tokens(context, layer.inputs(), x);
   s.qkv = layer.save({B, S, heads_ + 2 * kv_heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
@@ -62,7 +59,7 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
 
   s.unclipped = clip_ ? layer.save(s.qkv.shape()) : s.qkv;
   s.raw = norm_weight_ ? layer.save(s.qkv.shape()) : s.unclipped;
-  qkv_->forward(context, s.x, s.raw.reshape({T, row}));
+  qkv_.forward(context, s.x, s.raw);
   normalize(layer, s);
   const auto [q, new_k, new_v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
   ConstHeads k = new_k, v = new_v;
@@ -84,8 +81,7 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index T = layer.stream.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
-  const View dout = out_->backward_sum(context, dy, s.out);
+  const View dout = out_.backward_sum(context, dy, s.out);
   GlobalAttention::Gradients global;
   if (global_) global = global_->backward(layer, s.x, dout, s.global);
   const View dqkv = context.temp(s.qkv.shape());
@@ -98,10 +94,10 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
     const ConstView x = context.own_tokens(s.x);
     indexer_->backward(layer, x, x, q, k, s.lse, core_attention_.attention_desc(context, by_sequence), s.indexer);
   }
-  const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
-  qkv_->backward_params(context, dqkv_rows, s.x);
+  const View draw = backward_normalize(layer, dqkv, s);
+  qkv_.backward_params(context, draw, s.x);
   sum_tokens(context, dx, [&](View partial) {
-    qkv_->backward_input(context, dqkv_rows, partial);
+    qkv_.backward_input(context, draw, partial);
     if (global_) global_->add_input_gradient(layer, global, partial);
   });
 }

@@ -86,7 +86,7 @@ class Attention {
   // Its weights: [2, hd] for queries and keys, or [Hl + Kl, hd] for each head. Of ProjectionQkNorm:
   // [(Hl + Kl) hd]. Empty without a norm.
   Param norm_weight_;
-  std::optional<Linear> qkv_, out_;
+  Linear qkv_, out_;
   std::optional<Indexer> indexer_;
   std::optional<GlobalAttention> global_;
 };

@@ -1,8 +1,6 @@
 // Attention of a decoder's tokens to the outputs of an encoder (LayerContext::encoder).
 #pragma once
 
-#include <optional>
-
 #include "src/model/core_attention.h"
 #include "src/model/linear.h"
 
@@ -50,7 +48,7 @@ class CrossAttention {
   Index cache_index_;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
   CoreAttention core_attention_;
-  std::optional<Linear> q_, kv_, out_;
+  Linear q_, kv_, out_;
 };
 
 }  // namespace sy

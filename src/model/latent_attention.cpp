@@ -5,13 +5,11 @@
 
 namespace sy {
 
-Latent::Latent(ParamStore& store, const std::string& name, Index d_model, float eps)
-    : width_(store.get(name + "_down.weight").weight.dim(0)),
-      down_(store, store.get(name + "_down.weight"), d_model),
-      norm_({NormKind::rmsnorm, eps}, store, name + "_latent_norm") {}
+Latent::Latent(ParamStore& store, const std::string& name, float eps)
+    : down_(store, name + "_down"), norm_({NormKind::rmsnorm, eps}, store, name + "_latent_norm") {}
 
 void Latent::forward(const LayerContext& layer, ConstView x, Saved& s) const {
-  s.compressed = layer.save({x.dim(0), width_});
+  s.compressed = layer.save({x.dim(0), width()});
   s.moments = layer.saved.f32({x.dim(0), 2});
   down_.forward(layer.context, x, s.compressed);
   normalize(layer, s);
@@ -45,23 +43,23 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model,
       v_head_dim_(spec.value_width),
       index_width_(index_cache_elements(spec)),
       core_attention_(spec, store, prefix, positions),
-      kv_latent_(store, prefix + "kv", d_model, spec.eps),
-      q_(store, store.get(prefix + "q.weight"), spec.q_lora_rank > 0 ? spec.q_lora_rank : d_model),
-      k_rope_(store, store.get(prefix + "k_rope.weight"), d_model),
-      k_(store, store.get(prefix + "k.weight"), spec.kv_lora_rank),
-      v_(store, store.get(prefix + "v.weight"), spec.kv_lora_rank),
-      out_(store, store.get(prefix + "out.weight"), heads_ * v_head_dim_),
+      kv_latent_(store, prefix + "kv", spec.eps),
+      q_(store, prefix + "q"),
+      k_rope_(store, prefix + "k_rope"),
+      k_(store, prefix + "k"),
+      v_(store, prefix + "v"),
+      out_(store, prefix + "out"),
       k_up_(store.get(prefix + "k.weight").weight),
       v_up_(store.get(prefix + "v.weight").weight) {
   SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
   if (spec.rope) pairs_ = spec.rope->pairs;
-  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
-  if (spec.q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.eps);
+  if (spec.indexer) indexer_.emplace(*spec.indexer, store, prefix + "indexer.", rope_table);
+  if (spec.q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", spec.eps);
 }
 
 void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   compute(layer, x, s);
-  out_.forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * v_head_dim_}), to);
+  out_.forward_sum(layer.context, s.out, to);
 }
 
 void LatentAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
@@ -88,7 +86,7 @@ void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) 
   s.out = layer.save({B, S, heads_, v_head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
 
-  q_.forward(context, s.query_input, s.q.reshape({T, heads_ * (qk_rope_dim_ + qk_nope_dim_)}));
+  q_.forward(context, s.query_input, s.q);
   rotate(context, s.q.reshape({T, heads_, qk_rope_dim_ + qk_nope_dim_}), layer.stream.rope_rows, false);
   {
     const Arena::Scope scope(context.scratch);
@@ -105,12 +103,12 @@ void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) 
 void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len;
   s.k = layer.save(s.q.shape());
   s.v = layer.save(s.out.shape());
   const View k_nope = context.temp({B, S, heads_, qk_nope_dim_});
-  k_.forward(context, s.kv_latent.gathered, k_nope.reshape({T, heads_ * qk_nope_dim_}));
-  v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
+  k_.forward(context, s.kv_latent.gathered, k_nope);
+  v_.forward(context, s.kv_latent.gathered, s.v);
   run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
   run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
   core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse,
@@ -158,10 +156,9 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
                        core_attention_.attention_desc(context, by_sequence), s.indexer);
 
   // The first of these sets dx; the others add to it.
-  const View dq_rows = dq.reshape({T, heads_ * width});
   rotate(context, dq.reshape({T, heads_, width}), layer.stream.rope_rows, true);
-  q_.backward_weight(context, dq_rows, s.query_input);
-  const auto query_input_gradient = [&](View partial) { q_.backward_input(context, dq_rows, partial); };
+  q_.backward_weight(context, dq, s.query_input);
+  const auto query_input_gradient = [&](View partial) { q_.backward_input(context, dq, partial); };
   if (q_latent_)
     q_latent_->backward(layer, query_input_gradient, s.x, s.q_latent, dx, false);
   else
@@ -169,13 +166,11 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
 
   const View dk_nope = context.temp({B, S, heads_, qk_nope_dim_});
   run(b, ops::BroadcastHeads{.x = Heads(dk).columns(qk_rope_dim_, qk_nope_dim_), .y = dk_nope});
-  const ConstView dk_rows = dk_nope.reshape({T, heads_ * qk_nope_dim_}),
-                  dv_rows = dv.reshape({T, heads_ * v_head_dim_});
-  k_.backward_weight(context, dk_rows, s.kv_latent.gathered);
-  v_.backward_weight(context, dv_rows, s.kv_latent.gathered);
+  k_.backward_weight(context, dk_nope, s.kv_latent.gathered);
+  v_.backward_weight(context, dv, s.kv_latent.gathered);
   const auto kv_latent_gradient = [&](View partial) {
-    k_.backward_input(context, dk_rows, partial);
-    v_.backward_input(context, dv_rows, partial, true);
+    k_.backward_input(context, dk_nope, partial);
+    v_.backward_input(context, dv, partial, true);
   };
   kv_latent_.backward(layer, kv_latent_gradient, s.x, s.kv_latent, dx, true);
 

@@ -32,9 +32,9 @@ class Latent {
     ConstView gathered;        // [B * S, w] latents of all tokens
   };
   // name: for example "layers.3.attention.kv", for kv_down.weight and kv_latent_norm.weight.
-  Latent(ParamStore& store, const std::string& name, Index d_model, float eps);
+  Latent(ParamStore& store, const std::string& name, float eps);
 
-  Index width() const { return width_; }
+  Index width() const { return down_.outputs(); }
   // Computes s.gathered, the latents of x: [T, D].
   void forward(const LayerContext& layer, ConstView x, Saved& s) const;
   // Computes s.gathered from s.compressed.
@@ -46,7 +46,6 @@ class Latent {
                 const Saved& s, View dx, bool accumulate);
 
  private:
-  Index width_;
   Linear down_;
   Norm norm_;
 };

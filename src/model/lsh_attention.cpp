@@ -10,9 +10,8 @@ LshAttention::LshAttention(const LshAttentionSpec& spec, Index d_model, ParamSto
       index_(index),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
       head_dim_(spec.key_width),
-      qv_(store, store.get_fused(prefix + "q.weight", 2), d_model,
-          spec.qkv_bias ? store.get_fused(prefix + "q.bias", 2) : Param{}),
-      out_(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias")) {
+      qv_(store, prefix + "q", 2),
+      out_(store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   if (spec.factors.empty()) return;
   rotations_ = store.device().tensor({heads_, head_dim_, spec.rounds, spec.rotation_columns()});
@@ -22,7 +21,7 @@ LshAttention::LshAttention(const LshAttentionSpec& spec, Index d_model, ParamSto
 
 void LshAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
   attend(layer, x, s);
-  out_.forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
+  out_.forward_sum(layer.context, s.out, to);
 }
 
 void LshAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
@@ -39,7 +38,7 @@ void LshAttention::attend(const LayerContext& layer, ConstView x, Saved& s) cons
   s.qv = layer.save({B, S, 2 * heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
-  qv_.forward(context, s.x, s.qv.reshape({B * S, 2 * heads_ * head_dim_}));
+  qv_.forward(context, s.x, s.qv);
   s.order = sorted(layer, s.qv);
   const auto [q, v] = split_heads(s.qv, heads_, heads_);
   run(context.device,
@@ -69,7 +68,6 @@ ConstView LshAttention::sorted(const LayerContext& layer, ConstView qv) const {
 void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index T = layer.stream.tokens();
   const View dout = out_.backward_sum(context, dy, s.out);
   const View dqv = context.temp(s.qv.shape());
   const auto [q, v] = split_heads(s.qv, heads_, heads_);
@@ -84,9 +82,8 @@ void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved
                                                 .desc = spec_.desc,
                                                 .dx = dq,
                                                 .dv = dv});
-  const View dqv_rows = dqv.reshape({T, 2 * heads_ * head_dim_});
-  qv_.backward_params(context, dqv_rows, s.x);
-  qv_.backward_input_sum(context, dqv_rows, dx);
+  qv_.backward_params(context, dqv, s.x);
+  qv_.backward_input_sum(context, dqv, dx);
 }
 
 std::vector<float> lsh_rotations(const LshAttentionSpec& spec, const std::string& prefix, Index first, Index count) {

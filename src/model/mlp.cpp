@@ -13,17 +13,15 @@ constexpr FfnActivation sigmoid{Activation::sigmoid, false};
 
 }  // namespace
 
-Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param output_gate)
+Mlp::Mlp(const MlpSpec& spec, ParamStore& store, const std::string& prefix, const std::string& output_gate)
     : activation_(spec.activation),
       width_(store.get(prefix + "up.weight").weight.dim(1)),
-      gate_up_(store, store.get(prefix + "up.weight"), d_model, store.find(prefix + "up.bias")),
-      down_(store, store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {
-  SY_ASSERT(!(output_gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
-  if (output_gate) output_gate_.emplace(store, output_gate, d_model);
+      gate_up_(store, prefix + "up"),
+      down_(store, prefix + "down") {
+  SY_ASSERT(!(spec.output_gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
+  if (spec.output_gate) output_gate_.emplace(store, output_gate);
   if (activation_.act != Activation::xielu) return;
-  xielu_ = store.get_fused(prefix + "xielu.positive", 2);
-  xielu_.weight = xielu_.weight.reshape({2});
-  if (xielu_.grad) xielu_.grad = xielu_.grad.reshape({2});
+  xielu_ = store.get_fused(prefix + "xielu.positive", 2).reshape({2});
 }
 
 void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
@@ -33,7 +31,7 @@ void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   if (output_gate_) {
     s.gate_logits = layer.saved.f32({layer.stream.tokens()});
     s.gate = layer.saved.f32({layer.stream.tokens()});
-    output_gate_->forward(context, s.x, s.gate_logits.reshape({layer.stream.tokens(), 1}));
+    output_gate_->forward(context, s.x, s.gate_logits);
     const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
     run(context.device,
         ops::ActivationForward{.h = s.gate_logits.reshape(rows), .activation = sigmoid, .y = s.gate.reshape(rows)});

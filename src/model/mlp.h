@@ -22,8 +22,8 @@ class Mlp {
     View gate_logits, gate;  // [B * S] f32: w x and its sigmoid, or empty
   };
 
-  // output_gate: w [1, D], or empty.
-  Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param output_gate = {});
+  // output_gate: name of w [1, D], if the spec has one
+  Mlp(const MlpSpec& spec, ParamStore& store, const std::string& prefix, const std::string& output_gate = "");
 
   // to: [T, D] = mlp(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;

@@ -23,7 +23,7 @@ GatheredRows permuted(Device& b, bool by_index, ConstView x, Index first, ConstV
 
 Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
          Index router_index)
-    : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, tables, router_index) {
+    : activation_(spec.expert.activation), router_(spec, store, prefix, tables, router_index) {
   const Param gate_up = store.get(prefix + "experts.up.weight"), down = store.get(prefix + "experts.down.weight");
   const Index local = down.weight.dim(0);
   width_ = down.weight.dim(2);
@@ -31,14 +31,11 @@ Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::strin
   gate_up_ = AdaptedWeight(store, gate_up, {local, spec.expert.num_projections() * width_, d_model});
   down_ = AdaptedWeight(store, down, down.weight.shape());
   if (spec.expert.bias) {
-    gate_up_bias_ = store.get(prefix + "experts.up.bias");
-    for (View* v : {&gate_up_bias_.weight, &gate_up_bias_.grad})
-      if (*v) *v = v->reshape({local, spec.expert.num_projections() * width_});
+    gate_up_bias_ = store.get(prefix + "experts.up.bias").reshape({local, spec.expert.num_projections() * width_});
     down_bias_ = store.get(prefix + "experts.down.bias");
     down_bias_column_ = store.box(prefix + "experts.down.bias").begin[1];
   }
-  if (spec.shared)
-    shared_.emplace(*spec.shared, d_model, store, prefix + "shared.", store.find(prefix + "shared_gate.weight"));
+  if (spec.shared) shared_.emplace(*spec.shared, store, prefix + "shared.", prefix + "shared_gate");
 }
 
 void Moe::build_permutation(const LayerContext& layer, ConstView physical_experts, ConstView weights,

@@ -22,14 +22,9 @@ RouterTables RouterTables::of(Index router) const {
   return {row(bias), row(logical_to_physical)};
 }
 
-Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
-               Index index)
-    : spec_(spec.router),
-      experts_(spec.experts),
-      logits_(store, store.get(prefix + "router.weight"), d_model, store.find(prefix + "router.bias")),
-      tables_(tables),
-      index_(index) {
-  if (spec_.learned_noise_stddev) noise_stddev_.emplace(store, store.get(prefix + "router.noise.weight"), d_model);
+Router::Router(const MoeSpec& spec, ParamStore& store, const std::string& prefix, RouterTables tables, Index index)
+    : spec_(spec.router), experts_(spec.experts), logits_(store, prefix + "router"), tables_(tables), index_(index) {
+  if (spec_.learned_noise_stddev) noise_stddev_.emplace(store, prefix + "router.noise");
   if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
   if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
 }

@@ -49,8 +49,7 @@ class Router {
   };
 
   // index: of this router in LayerContext::load_balance
-  Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
-         Index index);
+  Router(const MoeSpec& spec, ParamStore& store, const std::string& prefix, RouterTables tables, Index index);
 
   // Chooses the experts of x: [T, D], and drops assignments beyond the capacity.
   // - Writes the decisions to `s`, and their sums to layer.load_balance. Records them in

@@ -61,7 +61,7 @@ LshAttention make(const LshAttentionSpec& spec, const SublayerContext& c, const 
 }
 
 Mlp make(const MlpSpec& spec, const SublayerContext& c, const std::string& prefix) {
-  return {spec, c.d_model, c.store, prefix};
+  return {spec, c.store, prefix};
 }
 
 Moe make(const MoeSpec& spec, const SublayerContext& c, const std::string& prefix) {

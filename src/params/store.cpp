@@ -274,9 +274,8 @@ std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& s
 
 MatrixParam ParamStore::register_matrix(const Param& param, const Shape& shape) {
   std::optional<Adapter> adapter = adapter_of(param, shape);
-  const View weight = param.weight.reshape(shape);
-  MatrixParam m{adapter ? Weight(weight) : packed_weights_.add(weight),
-                param.grad ? param.grad.reshape(shape) : View{}};
+  const auto [weight, grad] = param.reshape(shape);
+  MatrixParam m{adapter ? Weight(weight) : packed_weights_.add(weight), grad};
   m.adapter = std::move(adapter);
   if (!m.grad || m.grad.elements() == 0) return m;
   // Layers that share a parameter share the gradient.

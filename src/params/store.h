@@ -123,6 +123,8 @@ struct Param {
   // frozen weight is empty. Other frozen parameters have memory that nothing reads.
   View weight, grad;
   explicit operator bool() const { return weight.present(); }
+  // Returns the same parameter, which must exist, in another shape.
+  Param reshape(const Shape& shape) const { return {weight.reshape(shape), grad ? grad.reshape(shape) : View{}}; }
 };
 
 // LoRA adapters of a matrix [N, Q], or of a stack of E such matrices (src/params/lora.h).
