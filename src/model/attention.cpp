@@ -5,24 +5,24 @@
 
 namespace sy {
 
-Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                     const RopeTable* rope_table, Index positions, Index cache_index)
-    : cache_index_(cache_index),
-      rope_table_(rope_table),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
-      kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
+Attention::Attention(const AttentionSpec& spec, const SublayerContext& context, const std::string& prefix)
+    : cache_index_(context.counts.caches++),
+      rope_table_(context.rope.of(spec.rope)),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
+      kv_heads_(context.store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
       index_width_(index_cache_elements(spec)),
-      core_attention_(spec, store, prefix, positions),
-      qkv_(store, prefix + "q", 3),
-      out_(store, prefix + "out") {
+      core_attention_(spec, context.store, prefix, context.rope.positions()),
+      qkv_(context.store, prefix + "q", 3),
+      out_(context.store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
-  SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
+  SY_ASSERT(rope_table_ || !spec.rope, "no table of its rotary positions");
   if (spec.rope) pairs_ = spec.rope->pairs;
   if (spec.clip_qkv > 0) clip_ = FfnActivation{Activation::hardtanh, false, 1, spec.clip_qkv};
-  if (spec.qk_norm) set_qk_norm(*spec.qk_norm, store, prefix, spec.heads / heads_);
-  if (spec.indexer) indexer_.emplace(*spec.indexer, store, prefix + "indexer.", rope_table);
-  if (spec.global_projections) global_.emplace(spec, store, prefix + global_attention_name + ".", positions);
+  if (spec.qk_norm) set_qk_norm(*spec.qk_norm, context.store, prefix, spec.heads / heads_);
+  if (spec.indexer) indexer_.emplace(*spec.indexer, context.store, prefix + "indexer.", rope_table_);
+  if (spec.global_projections)
+    global_.emplace(spec, context.store, prefix + global_attention_name + ".", context.rope.positions());
 }
 
 void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks) {
@@ -39,13 +39,7 @@ void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, con
   norm_weight_ = norm_weight_.reshape({q + k});
 }
 
-void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  attend(layer, x, s);
-  out_.forward_sum(layer.context, s.out, to);
-}
-
 void Attention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) attend(layer, x, s);
   if (layer.recompute == Recompute::norms) s.x = gather_tokens(layer.context, layer.inputs(), x);
 }
 

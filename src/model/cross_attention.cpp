@@ -5,26 +5,20 @@
 
 namespace sy {
 
-CrossAttention::CrossAttention(const CrossAttentionSpec& spec, Index d_model, ParamStore& store,
-                               const std::string& prefix, Index positions, Index cache_index)
-    : cache_index_(cache_index),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
-      kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
+CrossAttention::CrossAttention(const CrossAttentionSpec& spec, const SublayerContext& context,
+                               const std::string& prefix)
+    : cache_index_(context.counts.caches++),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
+      kv_heads_(context.store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
-      core_attention_(spec, store, prefix, positions),
-      q_(store, prefix + "q"),
-      kv_(store, prefix + "k", 2),
-      out_(store, prefix + "out") {
+      core_attention_(spec, context.store, prefix, context.rope.positions()),
+      q_(context.store, prefix + "q"),
+      kv_(context.store, prefix + "k", 2),
+      out_(context.store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width && !spec.causal && !spec.rope, "cross-attention with positions");
 }
 
-void CrossAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  attend(layer, x, s);
-  out_.forward_sum(layer.context, s.out, to);
-}
-
 void CrossAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) attend(layer, x, s);
   if (layer.recompute != Recompute::norms) return;
   s.x = gather_tokens(layer.context, layer.inputs(), x);
   s.encoded = gather_tokens(layer.context, layer.inputs(), layer.encoder().output);

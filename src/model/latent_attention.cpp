@@ -32,38 +32,31 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   down_.backward_input(context, dcompressed, dx, accumulate);
 }
 
-LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model, ParamStore& store,
-                                 const std::string& prefix, const RopeTable* rope_table, Index positions,
-                                 Index cache_index)
-    : cache_index_(cache_index),
-      rope_table_(rope_table),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+LatentAttention::LatentAttention(const LatentAttentionSpec& spec, const SublayerContext& context,
+                                 const std::string& prefix)
+    : cache_index_(context.counts.caches++),
+      rope_table_(context.rope.of(spec.rope)),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
       qk_rope_dim_(spec.qk_rope_head_dim),
       qk_nope_dim_(spec.key_width - qk_rope_dim_),
       v_head_dim_(spec.value_width),
       index_width_(index_cache_elements(spec)),
-      core_attention_(spec, store, prefix, positions),
-      kv_latent_(store, prefix + "kv", spec.eps),
-      q_(store, prefix + "q"),
-      k_rope_(store, prefix + "k_rope"),
-      k_(store, prefix + "k"),
-      v_(store, prefix + "v"),
-      out_(store, prefix + "out"),
-      k_up_(store.get(prefix + "k.weight").weight),
-      v_up_(store.get(prefix + "v.weight").weight) {
-  SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
+      core_attention_(spec, context.store, prefix, context.rope.positions()),
+      kv_latent_(context.store, prefix + "kv", spec.eps),
+      q_(context.store, prefix + "q"),
+      k_rope_(context.store, prefix + "k_rope"),
+      k_(context.store, prefix + "k"),
+      v_(context.store, prefix + "v"),
+      out_(context.store, prefix + "out"),
+      k_up_(context.store.get(prefix + "k.weight").weight),
+      v_up_(context.store.get(prefix + "v.weight").weight) {
+  SY_ASSERT(rope_table_ || !spec.rope, "no table of its rotary positions");
   if (spec.rope) pairs_ = spec.rope->pairs;
-  if (spec.indexer) indexer_.emplace(*spec.indexer, store, prefix + "indexer.", rope_table);
-  if (spec.q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", spec.eps);
-}
-
-void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  compute(layer, x, s);
-  out_.forward_sum(layer.context, s.out, to);
+  if (spec.indexer) indexer_.emplace(*spec.indexer, context.store, prefix + "indexer.", rope_table_);
+  if (spec.q_lora_rank > 0) q_latent_.emplace(context.store, prefix + "q", spec.eps);
 }
 
 void LatentAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) compute(layer, x, s);
   if (layer.recompute != Recompute::norms) return;
   s.x = x;
   kv_latent_.normalize(layer, s.kv_latent);
@@ -75,7 +68,7 @@ void LatentAttention::set_query_input(const LayerContext& layer, ConstView x, Sa
   s.query_input = q_latent_ ? s.q_latent.gathered : gather_tokens(layer.context, layer.inputs(), x);
 }
 
-void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) const {
+void LatentAttention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
   s.x = x;
@@ -96,11 +89,11 @@ void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) 
     const ConstView gathered = gather_tokens(context, context.scratch, k_rope).reshape({B, S, 1, qk_rope_dim_});
     const LayerCache cache = layer.cache_entry(cache_index_);
     if (indexer_) indexer_->forward(layer, x, context.own_tokens(s.query_input), cache, s.indexer);
-    cache ? attend_to_cache(layer, cache, gathered, s) : attend(layer, gathered, s);
+    cache ? attend_to_cache(layer, cache, gathered, s) : attend_to_tokens(layer, gathered, s);
   }
 }
 
-void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved& s) const {
+void LatentAttention::attend_to_tokens(const LayerContext& layer, ConstView k_rope, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
   const Index B = layer.stream.sequences, S = layer.stream.seq_len;

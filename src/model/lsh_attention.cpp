@@ -4,28 +4,21 @@
 
 namespace sy {
 
-LshAttention::LshAttention(const LshAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                           Index index)
+LshAttention::LshAttention(const LshAttentionSpec& spec, const SublayerContext& context, const std::string& prefix)
     : spec_(spec),
-      index_(index),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+      index_(context.counts.lsh++),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
       head_dim_(spec.key_width),
-      qv_(store, prefix + "q", 2),
-      out_(store, prefix + "out") {
+      qv_(context.store, prefix + "q", 2),
+      out_(context.store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   if (spec.factors.empty()) return;
-  rotations_ = store.device().tensor({heads_, head_dim_, spec.rounds, spec.rotation_columns()});
-  const std::vector<float> host = lsh_rotations(spec, prefix, store.box(prefix + "q.weight").begin[0], heads_);
-  store.device().to_device(host.data(), rotations_);
-}
-
-void LshAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  attend(layer, x, s);
-  out_.forward_sum(layer.context, s.out, to);
+  rotations_ = context.store.device().tensor({heads_, head_dim_, spec.rounds, spec.rotation_columns()});
+  const std::vector<float> host = lsh_rotations(spec, prefix, context.store.box(prefix + "q.weight").begin[0], heads_);
+  context.store.device().to_device(host.data(), rotations_);
 }
 
 void LshAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) attend(layer, x, s);
   if (layer.recompute == Recompute::norms) s.x = gather_tokens(layer.context, layer.inputs(), x);
 }
 

@@ -17,14 +17,13 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
-RouterTables RouterTables::of(Index router) const {
-  const auto row = [&](auto table) { return table ? table.rows(router, 1).reshape({table.dim(1)}) : table; };
-  return {row(bias), row(logical_to_physical)};
-}
-
-Router::Router(const MoeSpec& spec, ParamStore& store, const std::string& prefix, RouterTables tables, Index index)
-    : spec_(spec.router), experts_(spec.experts), logits_(store, prefix + "router"), tables_(tables), index_(index) {
-  if (spec_.learned_noise_stddev) noise_stddev_.emplace(store, prefix + "router.noise");
+Router::Router(const MoeSpec& spec, const SublayerContext& context, const std::string& prefix)
+    : spec_(spec.router),
+      experts_(spec.experts),
+      logits_(context.store, prefix + "router"),
+      index_(context.counts.routers++),
+      tables_(context.routers.of(index_)) {
+  if (spec_.learned_noise_stddev) noise_stddev_.emplace(context.store, prefix + "router.noise");
   if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
   if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
 }

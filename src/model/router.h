@@ -10,7 +10,7 @@
 
 #include "dist/token_dispatcher.h"
 #include "src/model/linear.h"
-#include "src/params/block_specs.h"
+#include "src/model/sublayer.h"
 
 namespace sy {
 
@@ -20,22 +20,6 @@ struct Routing {
   View weights;  // [T, k] weight of each choice, dropped ones included
   // Its `physical_experts` and `counts` are in scratch memory (Router::forward).
   DispatchLayout dispatch_layout;
-};
-
-// Inputs of L routers that are not parameters. Each may be empty. The tables of one router have no
-// dimension L.
-struct RouterTables {
-  // [L, E] selection biases: added to the scores for the selection only.
-  View bias;
-  ConstView logical_to_physical;  // [L, E] i32 as in ExpertPartition
-
-  // Returns the tables of the routers of a range.
-  RouterTables of(Range routers) const {
-    return {bias ? bias.rows(routers.begin, routers.size()) : bias,
-            logical_to_physical ? logical_to_physical.rows(routers.begin, routers.size()) : logical_to_physical};
-  }
-  // Returns the tables of one of L routers.
-  RouterTables of(Index router) const;
 };
 
 class Router {
@@ -48,8 +32,8 @@ class Router {
     Routing routing;
   };
 
-  // index: of this router in LayerContext::load_balance
-  Router(const MoeSpec& spec, ParamStore& store, const std::string& prefix, RouterTables tables, Index index);
+  // prefix: of the MoE layer's parameters
+  Router(const MoeSpec& spec, const SublayerContext& context, const std::string& prefix);
 
   // Chooses the experts of x: [T, D], and drops assignments beyond the capacity.
   // - Writes the decisions to `s`, and their sums to layer.load_balance. Records them in
@@ -88,8 +72,8 @@ class Router {
   Index experts_;
   Linear logits_;
   std::optional<Linear> noise_stddev_;
+  Index index_;  // of this router in LayerContext::load_balance
   RouterTables tables_;
-  Index index_;
 };
 
 // Returns C = ceil(factor * k * tokens / experts), at least 1. 0 (no limit) if factor is 0.
