@@ -63,7 +63,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   TraceScope trace(context.mesh.rank_context(), "route", {{"rows", T}});
   router_.forward(layer, x, s.router);
   trace.next("dispatch");
-  const Routing& r = s.router.routing;
+  const Router::Saved& r = s.router;
   TokenDispatcher dispatcher(b, context.mesh, router_.placement(context));
   const CountExchange exchange = dispatcher.exchange_counts(r.dispatch_layout);
 

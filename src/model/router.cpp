@@ -52,10 +52,9 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   s.logits = layer.saved.f32({T, E});
   const RoutingDecisions recorded = layer.decisions.of(index_);
   s.experts = recorded.experts ? recorded.experts : layer.saved.i32({T, k});
-  Routing& r = s.routing;
-  r.weights = layer.saved.f32({T, k});
+  s.weights = layer.saved.f32({T, k});
   const LoadBalanceState load_balance = layer.load_balance.of(index_);
-  r.dispatch_layout =
+  s.dispatch_layout =
       DispatchLayout(placement, T, k, load_balance.tokens_per_expert.reshape({E}), layer.saved, context.scratch);
 
   const Arena::Scope scope(context.scratch);
@@ -87,13 +86,13 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
                            .desc = spec_.route,
                            .replay = recorded.replay,
                            .experts = s.experts,
-                           .weights = r.weights,
+                           .weights = s.weights,
                            .counts = load_balance.counts.reshape(of_segments),
                            .probability = load_balance.probability.reshape(of_segments),
                            .z_squared = load_balance.z_squared});
-  if (masked && !recorded.replay) apply_capacity(layer, s.experts, r.weights, dispatch_mask);
-  if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
-  r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
+  if (masked && !recorded.replay) apply_capacity(layer, s.experts, s.weights, dispatch_mask);
+  if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, s.weights, dispatch_mask});
+  s.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
 }
 
 Index Router::capacity(const LayerContext& layer) const {
@@ -140,7 +139,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   const View dprobability = layer.load_balance.of(index_).dprobability;
   run(context.device, ops::RouteBackward{.logits = s.logits,
                                          .experts = s.experts,
-                                         .weights = s.routing.weights,
+                                         .weights = s.weights,
                                          .dweights = dweights,
                                          .dprobability = dprobability.reshape({dprobability.dim(1), experts_}),
                                          .desc = spec_.route,

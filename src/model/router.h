@@ -14,14 +14,6 @@
 
 namespace sy {
 
-// Routing decisions of the tokens. If etp > 1, a token goes to all etp ranks that split a chosen
-// expert, and their partial outputs are summed.
-struct Routing {
-  View weights;  // [T, k] weight of each choice, dropped ones included
-  // Its `physical_experts` and `counts` are in scratch memory (Router::forward).
-  DispatchLayout dispatch_layout;
-};
-
 class Router {
  public:
   // State that forward saves for backward.
@@ -29,7 +21,10 @@ class Router {
     View logits;        // [T, E] including learned noise
     View noise_stddev;  // [T, E] its softplus scales the noise; empty without a learned deviation
     View experts;       // [T, k] i32 logical expert of each choice
-    Routing routing;
+    View weights;       // [T, k] weight of each choice, dropped ones included
+    // Its `physical_experts` and `counts` are in scratch memory. If etp > 1, a token goes to all
+    // etp ranks that split a chosen expert, and their partial outputs are summed.
+    DispatchLayout dispatch_layout;
   };
 
   // prefix: of the MoE layer's parameters
@@ -39,7 +34,7 @@ class Router {
   // - Writes the decisions to `s`, and their sums to layer.load_balance. Records them in
   //   layer.decisions, or replays those.
   // - Calls layer.routing_hook with them, if it is not nullptr.
-  // - `physical_experts` and `counts` of s.routing.dispatch_layout live until the caller's scope of
+  // - `physical_experts` and `counts` of s.dispatch_layout live until the caller's scope of
   //   the scratch arena ends.
   // - Collective over tp, because the capacity may be that of a sequence that tp ranks split.
   void forward(const LayerContext& layer, ConstView x, Saved& s) const;
