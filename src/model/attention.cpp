@@ -17,7 +17,6 @@ Attention::Attention(const AttentionSpec& spec, const SublayerContext& context, 
       out_(context.store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   SY_ASSERT(rope_table_ || !spec.rope, "no table of its rotary positions");
-  if (spec.rope) pairs_ = spec.rope->pairs;
   if (spec.clip_qkv > 0) clip_ = FfnActivation{Activation::hardtanh, false, 1, spec.clip_qkv};
   if (spec.qk_norm) set_qk_norm(*spec.qk_norm, context.store, prefix, spec.heads / heads_);
   if (spec.indexer) indexer_.emplace(*spec.indexer, context.store, prefix + "indexer.", rope_table_);
@@ -29,7 +28,8 @@ void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, con
   norm_weight_ = store.get_fused(prefix + "q_norm.weight", 2);
   norm_after_rope_ = norm.after_rope;
   if (norm.scope == QkNormScope::head) {
-    norm_ = HeadQkNorm{heads_, kv_heads_, norm.eps, pairs_, norm.offset, norm.kind, norm.weight_per_head()};
+    const RopePairs pairs = rope_table_ ? rope_table_->spec.pairs : RopePairs::half;
+    norm_ = HeadQkNorm{heads_, kv_heads_, norm.eps, pairs, norm.offset, norm.kind, norm.weight_per_head()};
     return;
   }
   // A kv head that several ranks hold counts once per rank, both in the sums and in the number of

@@ -61,13 +61,12 @@ class Attention {
   // x: [T, Hl + 2 Kl, hd]. Rotates queries and keys, or their gradients if `inverse`. No-op without
   // a table.
   void rotate(const LayerContext& layer, View x, bool inverse) const {
-    sy::rotate(layer.context.device, rope_table_, pairs_, x, heads_ + kv_heads_, layer.stream.rope_rows, inverse);
+    sy::rotate(layer.context.device, rope_table_, x, heads_ + kv_heads_, layer.stream.rope_rows, inverse);
   }
   ConstView rope_rows() const { return rope_table_ ? ConstView(rope_table_->rows) : ConstView(); }
 
   Index cache_index_;
   const RopeTable* rope_table_;
-  RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
   Index index_width_;                  // CacheSpec::index_width
   CoreAttention core_attention_;

@@ -55,7 +55,7 @@ class Indexer {
   // Rotates heads of the rank's own tokens, x: [T, heads, w]. inverse: if true, rotates them back.
   void rotate(const LayerContext& layer, View x, bool inverse) const {
     const ConstView rows = layer.context.own_tokens(layer.stream.rope_rows);
-    sy::rotate(layer.context.device, rope_table_, RopePairs::half, x, x.dim(1), rows, inverse);
+    sy::rotate(layer.context.device, rope_table_, x, x.dim(1), rows, inverse, RopePairs::half);
   }
 
   IndexerSpec spec_;

@@ -51,7 +51,6 @@ LatentAttention::LatentAttention(const LatentAttentionSpec& spec, const Sublayer
       k_up_(context.store.get(prefix + "k.weight").weight),
       v_up_(context.store.get(prefix + "v.weight").weight) {
   SY_ASSERT(rope_table_ || !spec.rope, "no table of its rotary positions");
-  if (spec.rope) pairs_ = spec.rope->pairs;
   if (spec.indexer) indexer_.emplace(*spec.indexer, context.store, prefix + "indexer.", rope_table_);
   if (spec.q_lora_rank > 0) q_latent_.emplace(context.store, prefix + "q", spec.eps);
 }

@@ -96,12 +96,11 @@ class LatentAttention {
   // Rotates the first elements of the heads of x: [tokens, heads, width].
   // inverse: if true, rotates them back.
   void rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
-    sy::rotate(context.device, rope_table_, pairs_, x, x.dim(1), rope_rows, inverse);
+    sy::rotate(context.device, rope_table_, x, x.dim(1), rope_rows, inverse);
   }
 
   Index cache_index_;
   const RopeTable* rope_table_;
-  RopePairs pairs_ = RopePairs::half;
   Index heads_, qk_rope_dim_, qk_nope_dim_, v_head_dim_;  // Hl, r, kw - r, vw
   Index index_width_;                                     // CacheSpec::index_width
   CoreAttention core_attention_;
