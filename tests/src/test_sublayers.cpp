@@ -279,9 +279,9 @@ class CrossAttention {
   CrossAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix)
       : spec_(spec),
         core_(spec, store, prefix, 0),
-        q_(store, store.get(prefix + "q.weight"), D),
-        kv_(store, store.get_fused(prefix + "k.weight", 2), D),
-        out_(store, store.get(prefix + "out.weight"), spec.heads * spec.value_width) {}
+        q_(store, prefix + "q"),
+        kv_(store, prefix + "k", 2),
+        out_(store, prefix + "out") {}
   static void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
     list.matrix(name + ".q.weight", {a.heads, a.key_width, D}, {.row_dims = 2}, {}, list.scaling().matrix());
     list.matrix(name + ".k.weight", {a.kv_heads, a.key_width, D}, {.row_dims = 2}, {}, list.scaling().matrix());
