@@ -236,7 +236,7 @@ TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
   Layer l(block);
   const RopeTables rope(*l.device, {block}, 7);
   const std::string name = "layers.0.attention";
-  const auto attention = make_sublayer(spec, {D, l.store, rope, {}, l.counts}, name + ".");
+  const auto attention = make_sublayer(spec, {l.store, rope, {}, l.counts}, name + ".");
   l.store.packed_weights().refresh();
   Batch batch{.streams = {stream_of(2, 7), stream_of(3, 4)}, .targets = {}, .step = {{}, 1, 1}};
   const std::vector<Index> length_of = {7, 3};  // of the first stream
@@ -397,7 +397,7 @@ TEST(Blocks, AreListsOfGroupsOfBranches) {
   EXPECT_EQ(count_moe({spec}), 2);
   Layer l(spec);
   const RopeTables rope(*l.device, {spec}, 5);
-  Block block(spec, 0, {D, l.store, rope, {}, l.counts});
+  Block block(spec, 0, {l.store, rope, {}, l.counts});
   EXPECT_EQ(l.counts.routers, 2);
   std::vector<CacheSpec> caches;
   block.append_cache_specs(caches);
@@ -435,7 +435,7 @@ TEST(Blocks, RefuseANormOfTheStreamBesideAnotherBranch) {
   spec.groups[2].branches[1].norms = {false, false, true};
   Layer l(spec);
   const RopeTables rope(*l.device, {spec}, 5);
-  EXPECT_THROW(Block(spec, 0, {D, l.store, rope, {}, l.counts}), std::logic_error);
+  EXPECT_THROW(Block(spec, 0, {l.store, rope, {}, l.counts}), std::logic_error);
 }
 
 }  // namespace
