@@ -247,9 +247,9 @@ std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& s
   int count = 0;
   for (const ParamSlice& p : layout_.groups[static_cast<std::size_t>(found - buffers_.begin())].slices) {
     if (p.offset < begin || p.offset >= end || !p.spec->matrix) continue;
-    const auto a = by_name_.find(lora_a_name(p.spec->name));
+    const auto a = by_name_.find(lora_name(p.spec->name, LoraMatrix::a));
     if (a == by_name_.end()) continue;
-    const ParamSlice* b = by_name_.at(lora_b_name(p.spec->name));
+    const ParamSlice* b = by_name_.at(lora_name(p.spec->name, LoraMatrix::b));
     if (count++ == 0) {
       first_a = a->second;
       first_b = b;
