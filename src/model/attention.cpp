@@ -64,11 +64,9 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
-  CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
-  by_sequence.query_offsets = cache.offsets;
   if (indexer_) indexer_->forward(layer, x, x, cache, s.indexer);
-  by_sequence.selected = s.indexer.selected;
-  core_attention_.forward(context, q, k, v, s.out, s.lse, by_sequence, layer.max_logits);
+  core_attention_.forward(context, q, k, v, s.out, s.lse, stream_mask(layer.stream, s.indexer.selected, cache.offsets),
+                          layer.max_logits);
   if (global_) global_->forward(layer, s.x, s.out, s.global);
 }
 
@@ -79,8 +77,7 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
   GlobalAttention::Gradients global;
   if (global_) global = global_->backward(layer, s.x, dout, s.global);
   const View dqkv = context.temp(s.qkv.shape());
-  CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
-  by_sequence.selected = s.indexer.selected;
+  const AttentionMask by_sequence = stream_mask(layer.stream, s.indexer.selected);
   const auto [q, k, v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
   const auto [dq, dk, dv] = split_heads(dqkv, heads_, kv_heads_, kv_heads_);
   core_attention_.backward(context, dout, q, k, v, s.out, s.lse, dq, dk, dv, by_sequence);

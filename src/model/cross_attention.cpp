@@ -35,7 +35,7 @@ void CrossAttention::attend(const LayerContext& layer, ConstView x, Saved& s) co
 
   const LayerCache cache = layer.cache_entry(cache_index_);
   ConstHeads k, v;
-  CoreAttention::BySequence by_sequence;
+  AttentionMask by_sequence;
   if (layer.has_encoder()) {
     const TokenStream& encoder = layer.encoder();
     const Index Se = encoder.seq_len;

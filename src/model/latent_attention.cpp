@@ -103,8 +103,8 @@ void LatentAttention::attend_to_tokens(const LayerContext& layer, ConstView k_ro
   v_.forward(context, s.kv_latent.gathered, s.v);
   run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
   run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
-  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse,
-                          with_selected(CoreAttention::BySequence::of(layer.stream), s), layer.max_logits);
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, stream_mask(layer.stream, s.indexer.selected),
+                          layer.max_logits);
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
@@ -130,7 +130,7 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCach
                               .pass = GemmPass::dgrad,
                               .y = queries.columns(qk_rope_dim_, c)});
   core_attention_.forward(context, queries, keys, latents, out, s.lse,
-                          with_selected(CoreAttention::BySequence::of_cache(layer.stream, offsets), s));
+                          stream_mask(layer.stream, s.indexer.selected, offsets));
   run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 
@@ -141,7 +141,7 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
   const View dout = out_.backward_sum(context, dy, s.out);
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
-  const CoreAttention::BySequence by_sequence = with_selected(CoreAttention::BySequence::of(layer.stream), s);
+  const AttentionMask by_sequence = stream_mask(layer.stream, s.indexer.selected);
   core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv, by_sequence);
   if (indexer_)
     indexer_->backward(layer, s.x, context.own_tokens(s.query_input), s.q, s.k, s.lse,

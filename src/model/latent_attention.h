@@ -85,11 +85,6 @@ class LatentAttention {
  private:
   // Sets s.query_input. x: [T, D]
   void set_query_input(const LayerContext& layer, ConstView x, Saved& s) const;
-  // Adds the selected keys to the operands of the mask, if there is an indexer.
-  CoreAttention::BySequence with_selected(CoreAttention::BySequence by_sequence, const Saved& s) const {
-    by_sequence.selected = s.indexer.selected;
-    return by_sequence;
-  }
   // k_rope: [B, S, 1, r] rotated elements of the keys. Both functions set s.out.
   void attend_to_tokens(const LayerContext& layer, ConstView k_rope, Saved& s) const;
   void attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope, Saved& s) const;
