@@ -74,9 +74,7 @@ struct FlatLayout {
   // Size of the memory for gradients of frozen vectors, which nothing reads.
   Index discarded_elements = 0;
   // Elements of all weights, including padding.
-  Index elements() const {
-    return sum([](const GroupLayout& g) { return g.elements; });
-  }
+  Index elements() const { return sum(&GroupLayout::elements); }
   // Elements of all gradients, including padding and discarded_elements.
   Index gradient_elements() const {
     return discarded_elements + sum([](const GroupLayout& g) { return g.frozen ? 0 : g.elements; });
@@ -86,14 +84,11 @@ struct FlatLayout {
     return sum([](const GroupLayout& g) { return g.owned().size(); });
   }
   // The same without frozen ones: elements that the rank updates.
-  Index trained_elements() const {
-    return sum([](const GroupLayout& g) { return g.trained_elements(); });
-  }
+  Index trained_elements() const { return sum(&GroupLayout::trained_elements); }
   // Bytes of all state tensors that this rank owns.
   Index state_bytes() const;
-  // Returns the sum of of_group(GroupLayout).
-  template <class OfGroup>
-  Index sum(const OfGroup& of_group) const {
+  // Returns the sum of of_group(GroupLayout), which may be a pointer to a member.
+  Index sum(const std::function<Index(const GroupLayout&)>& of_group) const {
     return std::transform_reduce(groups.begin(), groups.end(), Index{0}, std::plus<>(), of_group);
   }
 };
