@@ -107,28 +107,22 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   const Index seq_len = layer.stream.seq_len;
   const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
   const CapacityDesc desc{spec_.drop_order, capacity(layer)};
-  const bool one_scope = by_rank || desc.capacity == 0;
-  if (one_scope || layer.own_tokens() % seq_len == 0)
-    return run(context.device,
-               ops::ApplyCapacity{.experts = experts,
-                                  .weights = weights,
-                                  .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / seq_len),
-                                  .num_experts = experts_,
-                                  .desc = desc,
-                                  .dispatch_mask = dispatch_mask});
-  // The sequence is split over tensor-parallel ranks. Each of them decides for all of it, and uses
-  // the result of its own tokens.
+  const bool one_scope = by_rank || desc.capacity == 0, split = !one_scope && layer.own_tokens() % seq_len != 0;
+  // A sequence that is split over tensor-parallel ranks: each of them decides for all of it, and
+  // uses the result of its own tokens.
   const Arena::Scope scope(context.scratch);
-  const ConstView all_experts = gather_tokens(context, context.scratch, experts);
-  const ConstView all_weights = gather_tokens(context, context.scratch, weights);
-  const View all_masks = context.scratch.i32(all_experts.shape());
+  const ConstView all_experts = split ? gather_tokens(context, context.scratch, experts) : experts;
+  const ConstView all_weights = split ? gather_tokens(context, context.scratch, weights) : weights;
+  const View all_masks = split ? context.scratch.i32(all_experts.shape()) : dispatch_mask;
   run(context.device, ops::ApplyCapacity{.experts = all_experts,
                                          .weights = all_weights,
-                                         .segments = layer.stream.sequences,
+                                         .segments = split       ? layer.stream.sequences
+                                                     : one_scope ? 1
+                                                                 : std::max<Index>(1, layer.own_tokens() / seq_len),
                                          .num_experts = experts_,
                                          .desc = desc,
                                          .dispatch_mask = all_masks});
-  run(context.device, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
+  if (split) run(context.device, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
 }
 
 void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) {
