@@ -23,7 +23,7 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions, c
     sines_ = store.device().tensor({positions, m.d_model}, store.dtype());
     copy_rounded(store.device(), sinusoidal_positions(positions, m.d_model), sines_);
   }
-  if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, prefix + "embedding_norm");
+  if (m.embedding_norm) norm_.emplace(norm_spec(config), store, prefix + "embedding_norm");
 }
 
 template <class Body>

@@ -5,9 +5,9 @@
 namespace sy {
 
 MtpModule::MtpModule(const Config& config, const BlockSpec& block, Index layer, const SublayerContext& context)
-    : hidden_norm_(norm_spec(config).desc(), context.store, mtp_prefix(layer) + "hidden_norm"),
-      embedding_norm_(norm_spec(config).desc(), context.store, mtp_prefix(layer) + "embedding_norm"),
-      head_norm_(final_norm_spec(config).desc(), context.store, mtp_prefix(layer) + "head_norm"),
+    : hidden_norm_(norm_spec(config), context.store, mtp_prefix(layer) + "hidden_norm"),
+      embedding_norm_(norm_spec(config), context.store, mtp_prefix(layer) + "embedding_norm"),
+      head_norm_(final_norm_spec(config), context.store, mtp_prefix(layer) + "head_norm"),
       hidden_projection_(context.store, mtp_prefix(layer) + "hidden_projection"),
       embedding_projection_(context.store, mtp_prefix(layer) + "embedding_projection"),
       block_(block, layer, context) {}

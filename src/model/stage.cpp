@@ -61,7 +61,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   SY_ASSERT(!moe_ || !moe_->router.joint_balancing || moe_layers() == routers_of_all,
             "one load-balance loss of {} layers, of which a stage has {}", routers_of_all, moe_layers());
   if (layers.end == config.model.layers) {
-    final_norm_.emplace(final_norm_spec(config).desc(), store, decoder_prefix(config) + "final_norm");
+    final_norm_.emplace(final_norm_spec(config), store, decoder_prefix(config) + "final_norm");
     if (config.model.output_transform) transform_.emplace(config, store);
     head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
   }

@@ -290,7 +290,7 @@ NormPlacement norm_placement(NormPosition position) {
 
 NormSpec norm_spec(const Config& config) {
   const Config::Model& m = config.model;
-  return {m.norm, static_cast<float>(m.norm_eps), bias_placement(m).norm, norm_offset(m)};
+  return {{m.norm, static_cast<float>(m.norm_eps), norm_offset(m)}, bias_placement(m).norm};
 }
 
 NormSpec final_norm_spec(const Config& config) {

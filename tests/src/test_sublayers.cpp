@@ -134,7 +134,7 @@ struct Reference {
 
 Numbers reference_block(const BlockSpec& block, const Parameters& p, Index B, Index S, Numbers x) {
   const auto norm = [&](const std::string& name, const Numbers& of) {
-    return reference::norm(block.norm.desc(), B * S, D, of, p.at(name + ".weight"), {}).y;
+    return reference::norm(block.norm, B * S, D, of, p.at(name + ".weight"), {}).y;
   };
   for (const ResidualGroupSpec& group : block.groups) {
     Numbers sum = x;
