@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/ops/elementwise.h"
 
@@ -68,15 +69,12 @@ void without_expert(Engine& engine, Index layer, Index expert, AblationMode mode
 
 LossChange loss_change(const std::vector<double>& changes, const std::vector<double>& tokens) {
   LossChange out{nan, nan, std::ssize(changes), 0};
-  double change = 0, all = 0, squares = 0;
-  for (std::size_t w = 0; w < changes.size(); ++w) {
-    change += changes[w];
-    all += tokens[w];
-  }
+  const double all = std::accumulate(tokens.begin(), tokens.end(), 0.0);
   if (all == 0) return out;
-  out.change = change / all;
+  out.change = std::accumulate(changes.begin(), changes.end(), 0.0) / all;
   const double n = static_cast<double>(changes.size());
   if (n < 2) return out;
+  double squares = 0;
   for (std::size_t w = 0; w < changes.size(); ++w) {
     const double residual = changes[w] - out.change * tokens[w];
     squares += residual * residual;

@@ -130,12 +130,12 @@ void write_peft_adapter(const FamilyTensors& tensors, const std::vector<ParamSpe
   MappedOutput file(folder / "adapter_model.safetensors", header.file_bytes, true);
   std::memcpy(file.data(), header.bytes.data(), header.bytes.size());
   for (std::size_t m = 0; m < modules.size(); ++m) {
-    const ParamSpec specs[] = {lora_a_spec(params[modules[m].param], rank, scale),
-                               lora_b_spec(params[modules[m].param], rank, scale)};
     std::vector<float> whole[2];
-    for (const int b : {0, 1}) {
-      whole[b].resize(static_cast<std::size_t>(specs[b].shape.elements()));
-      values.read(specs[b], full_box(specs[b].shape), whole[b]);
+    for (const LoraMatrix matrix : {LoraMatrix::a, LoraMatrix::b}) {
+      const ParamSpec spec = lora_spec(params[modules[m].param], matrix, rank, scale);
+      std::vector<float>& numbers = whole[static_cast<int>(matrix)];
+      numbers.resize(static_cast<std::size_t>(spec.shape.elements()));
+      values.read(spec, full_box(spec.shape), numbers);
     }
     for_peft_elements(modules[m], rank, [&](bool is_b, Index i, Index j) {
       const std::size_t tensor = 2 * m + (is_b ? 1 : 0);

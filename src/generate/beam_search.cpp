@@ -127,11 +127,9 @@ std::vector<Continuation> search_targets(Engine& engine, std::span<const std::ve
                                          const BeamOptions& options) {
   std::vector<Continuation> out(sources.size());
   if (sources.empty() || options.tokens == 0) return out;
-  Index longest = 0;
-  for (const auto& source : sources) longest = std::max(longest, std::ssize(source));
   const Mesh& mesh = engine.mesh();
   const auto vocab = static_cast<std::size_t>(engine.vocab()), dp = static_cast<std::size_t>(mesh.layout.dp());
-  Cache cache = engine.make_cache(options.beams, options.tokens, 1, longest);
+  Cache cache = engine.make_cache(options.beams, options.tokens, 1, required_positions(sources, 0));
   for (std::size_t first = 0; first < sources.size(); first += dp) {
     const std::size_t own = first + static_cast<std::size_t>(mesh.coord.dp);
     std::optional<Search> search;

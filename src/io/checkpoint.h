@@ -134,10 +134,6 @@ std::string read_provenance(const std::filesystem::path& step_dir);
 void check_parameters(const CheckpointFolder& folder, const std::vector<ParamSpec>& specs);
 
 enum class Load { all, weights };
-// Weights that a rank reads: its local boxes, or the ranges of them that it owns (owned_ranges).
-// After the latter, gather_weights() must spread them. The ranks along data parallelism then read
-// each weight once, and not all weights each.
-enum class WeightRanges { local, owned };
 // Returns the weights of a checkpoint as a value source. It keeps files open. Its read() throws
 // InputError if a value is not finite. If the run trained adapters of LoRA, the weights include
 // them.

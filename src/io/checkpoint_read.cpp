@@ -109,16 +109,16 @@ class OpenedWeights final : public ValueSource {
         config_(config_of_adapters(*checkpoint_, folder.path())) {}
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
     values_.read(spec, box, values);
-    if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_a_name(spec.name))) return;
+    if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_name(spec.name, LoraMatrix::a))) return;
     const Index rank = config_->train.lora_rank;
     const double scale = config_->train.lora_scale();
-    const auto adapter = [&](const ParamSpec& of, const Box& its_box) {
+    const auto adapter = [&](LoraMatrix matrix) {
+      const Box its_box = lora_box(spec, matrix, box, rank);
       std::vector<float> read(static_cast<std::size_t>(its_box.elements()));
-      values_.read(of, its_box, read);
+      values_.read(lora_spec(spec, matrix, rank, scale), its_box, read);
       return read;
     };
-    const std::vector<float> a = adapter(lora_a_spec(spec, rank, scale), lora_a_box(spec, box, rank)),
-                             b = adapter(lora_b_spec(spec, rank, scale), lora_b_box(spec, box, rank));
+    const std::vector<float> a = adapter(LoraMatrix::a), b = adapter(LoraMatrix::b);
     add_adapter(spec, box, rank, scale, a, b, values);
   }
 
@@ -195,7 +195,6 @@ void load_checkpoint(const CheckpointFolder& folder, ParamStore& store, Load wha
   compare_specs(checkpoint, step_dir, store.specs(), has_state, !new_indexers);
   const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
   if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
-  const bool owned = ranges == WeightRanges::owned;
   if (!has_state)
     return store.fill(
         *checkpoint_weights(folder),
@@ -203,9 +202,9 @@ void load_checkpoint(const CheckpointFolder& folder, ParamStore& store, Load wha
           return !spec.adapter &&
                  (!new_indexers || !is_of_indexer(spec.name) || checkpoint.reader->has(params_prefix + spec.name));
         },
-        owned);
+        ranges);
   CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
-  store.fill(weights, {}, owned);
+  store.fill(weights, {}, ranges);
   for (const TensorKind& kind : kinds) {
     CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
     for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {

@@ -1,7 +1,5 @@
 #include "src/model/adapted_weight.h"
 
-#include <functional>
-
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/permute.h"
 
@@ -26,14 +24,6 @@ V as_stack(V x) {
 }
 
 }  // namespace
-
-// P * rank columns are those of all blocks.
-struct AdaptedWeight::Products {
-  std::function<void(View u)> x_a;                 // u: [rows, P * rank] = x A^T
-  std::function<void(ConstView u, View db)> dy_u;  // db: [.., N, P * rank] f32 += dy^T u
-  std::function<void(ConstView b, View v)> dy_b;   // v: [rows, P * rank] = dy B
-  std::function<void(ConstView v)> v_x;            // dA += v^T x
-};
 
 AdaptedWeight::AdaptedWeight(ParamStore& store, const Param& param, const Shape& shape)
     : param_(store.register_matrix(param, shape)) {
@@ -62,10 +52,9 @@ ConstView AdaptedWeight::spread_b(const ExecutionContext& context) const {
   const View blocks = context.temp({n, r});
   run(context.device, ops::Fill{.x = blocks, .value = 0});
   run(context.device, ops::Permute{.x = b.reshape({b.elements() / r, r}), .index = spread_, .y = blocks});
-  const Index P = std::ssize(adapter.blocks);
-  Shape shape = param_.weight.values.shape();
-  return shape.size() == 3 ? ConstView(blocks).reshape({shape[0], shape[1], P * r})
-                           : ConstView(blocks).reshape({shape[0], P * r});
+  Shape spread = shape();
+  spread[spread.size() - 1] = adapter_width();
+  return blocks.reshape(spread);
 }
 
 Weight AdaptedWeight::sum(const ExecutionContext& context) const {
@@ -88,71 +77,59 @@ Weight AdaptedWeight::sum(const ExecutionContext& context) const {
   return ConstView(sum);
 }
 
-void AdaptedWeight::backward(const ExecutionContext& context, ConstView dy, ConstView x) {
-  Device& device = context.device;
-  if (!param_.adapter) {
-    if (param_.grad)
-      run(device,
-          ops::Gemm{
-              .a = dy, .b = x, .transpose_a = true, .accumulate = param_.take_accumulate_flag(), .c = param_.grad});
-    return;
-  }
-  const Param a = param_.adapter->a;
-  const auto add = [&](ConstView left, ConstView right, View to) {
-    run(device, ops::Gemm{.a = left, .b = right, .transpose_a = true, .accumulate = true, .c = to});
-  };
-  backward_adapter(context, x.dim(0),
-                   {.x_a = [&](View u) { run(device, ops::Gemm{.a = x, .b = a.weight, .transpose_b = true, .c = u}); },
-                    .dy_u = [&](ConstView u, View db) { add(dy, u, db); },
-                    .dy_b = [&](ConstView b, View v) { run(device, ops::Gemm{.a = dy, .b = b, .c = v}); },
-                    .v_x = [&](ConstView v) { add(v, x, a.grad); }});
-}
-
-void AdaptedWeight::backward(const ExecutionContext& context, const GatheredRows& dy, const GatheredRows& x,
-                             const GroupOffsets& groups) {
-  Device& device = context.device;
-  const auto add = [&](const GatheredRows& left, const GatheredRows& right, bool accumulate, View to) {
-    run(device, ops::GroupedGemmWgrad{.dy = left, .x = right, .groups = groups, .accumulate = accumulate, .dw = to});
-  };
-  if (!param_.adapter) {
-    if (param_.grad) add(dy, x, param_.take_accumulate_flag(), param_.grad);
-    return;
-  }
-  const Param a = param_.adapter->a;
-  backward_adapter(
-      context, x.rows(),
-      {.x_a = [&](View u) { run(device, ops::GroupedGemm{.x = x, .w = a.weight, .groups = groups, .y = u}); },
-       .dy_u = [&](ConstView u, View db) { add(dy, u, true, db); },
-       .dy_b = [&](ConstView b,
-                   View v) { run(device, ops::GroupedGemmDgrad{.dy = dy, .w = b, .groups = groups, .dx = v}); },
-       .v_x = [&](ConstView v) { add(v, x, true, a.grad); }});
-}
-
 // W + s B A has dB = s dy^T (x A^T) and dA = s (dy B)^T x. The rows of dB of a block need its own
 // columns of u = x A^T, so the product with those of other blocks is left out.
-void AdaptedWeight::backward_adapter(const ExecutionContext& context, Index rows, const Products& products) const {
+void AdaptedWeight::backward_by(const ExecutionContext& context, Index rows, const auto& dy, const auto& x,
+                                const auto& fprop, const auto& dgrad, const auto& wgrad) {
+  if (!param_.adapter) {
+    if (param_.grad) wgrad(dy, x, param_.take_accumulate_flag(), param_.grad);
+    return;
+  }
   const Adapter& adapter = *param_.adapter;
   Device& device = context.device;
   const Arena::Scope scope(context.scratch);
   const Index r = adapter.rank;
-  const View u = context.temp({rows, std::ssize(adapter.blocks) * r});
-  products.x_a(u);
+  const View u = context.temp({rows, adapter_width()});
+  fprop(adapter.a.weight, u);
   scale(device, u, adapter.scale);
   const View db = adapter.b.grad;
   if (!spread_.view()) {
-    products.dy_u(u, db);
+    wgrad(dy, u, true, db);
   } else {
     const Arena::Scope blocks_scope(context.scratch);
     const ConstView b = spread_b(context);
     const View blocks = context.scratch.f32(b.shape()), gathered = context.scratch.f32({db.elements() / r, r});
     run(device, ops::Fill{.x = blocks, .value = 0});
-    products.dy_u(u, blocks);
+    wgrad(dy, u, true, blocks);
     run(device, ops::Permute{.x = blocks.reshape({blocks.elements() / r, r}), .index = gather_, .y = gathered});
     run(device, ops::Add{.x = gathered.reshape(db.shape()), .y = db});
   }
-  products.dy_b(spread_b(context), u);
+  dgrad(spread_b(context), u);
   scale(device, u, adapter.scale);
-  products.v_x(u);
+  wgrad(u, x, true, adapter.a.grad);
+}
+
+void AdaptedWeight::backward(const ExecutionContext& context, ConstView dy, ConstView x) {
+  Device& b = context.device;
+  backward_by(
+      context, x.dim(0), dy, x,
+      [&](ConstView w, View y) { run(b, ops::Gemm{.a = x, .b = w, .transpose_b = true, .c = y}); },
+      [&](ConstView w, View dx) { run(b, ops::Gemm{.a = dy, .b = w, .c = dx}); },
+      [&](ConstView left, ConstView right, bool accumulate, View dw) {
+        run(b, ops::Gemm{.a = left, .b = right, .transpose_a = true, .accumulate = accumulate, .c = dw});
+      });
+}
+
+void AdaptedWeight::backward(const ExecutionContext& context, const GatheredRows& dy, const GatheredRows& x,
+                             const GroupOffsets& groups) {
+  Device& b = context.device;
+  backward_by(
+      context, x.rows(), dy, x,
+      [&](ConstView w, View y) { run(b, ops::GroupedGemm{.x = x, .w = w, .groups = groups, .y = y}); },
+      [&](ConstView w, View dx) { run(b, ops::GroupedGemmDgrad{.dy = dy, .w = w, .groups = groups, .dx = dx}); },
+      [&](const GatheredRows& left, const GatheredRows& right, bool accumulate, View dw) {
+        run(b, ops::GroupedGemmWgrad{.dy = left, .x = right, .groups = groups, .accumulate = accumulate, .dw = dw});
+      });
 }
 
 }  // namespace sy

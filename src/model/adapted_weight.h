@@ -33,9 +33,12 @@ class AdaptedWeight {
                 const GroupOffsets& groups);
 
  private:
-  // Products of one matrix or of a stack, by the operands of backward().
-  struct Products;
-  void backward_adapter(const ExecutionContext& context, Index rows, const Products& products) const;
+  // Does the same for rows dy and x of either kind, by products of one matrix or of a stack.
+  // - rows: number of rows of x
+  // - fprop(w, y): y = x w^T, dgrad(w, dx): dx = dy w
+  // - wgrad(dy, x, accumulate, dw): dw = dy^T x, dw += if `accumulate`
+  void backward_by(const ExecutionContext& context, Index rows, const auto& dy, const auto& x, const auto& fprop,
+                   const auto& dgrad, const auto& wgrad);
   // Returns B as [.., N, P * rank]: block p has the rows of block p in its columns, and zeros in
   // others. If there is one block, returns B itself.
   ConstView spread_b(const ExecutionContext& context) const;

@@ -5,56 +5,47 @@
 
 namespace sy {
 
-Attention::Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                     const RopeTable* rope_table, Index positions, Index cache_index)
-    : cache_index_(cache_index),
-      rope_table_(rope_table),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
-      kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
+Attention::Attention(const AttentionSpec& spec, const SublayerContext& context, const std::string& prefix)
+    : cache_index_(context.counts.caches++),
+      rope_table_(context.rope.of(spec.rope)),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
+      kv_heads_(context.store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
       index_width_(index_cache_elements(spec)),
-      core_attention_(spec, store, prefix, positions) {
+      core_attention_(spec, context.store, prefix, context.rope.positions()),
+      qkv_(context.store, prefix + "q", 3),
+      out_(context.store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
-  SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
-  if (spec.rope) pairs_ = spec.rope->pairs;
+  SY_ASSERT(rope_table_ || !spec.rope, "no table of its rotary positions");
   if (spec.clip_qkv > 0) clip_ = FfnActivation{Activation::hardtanh, false, 1, spec.clip_qkv};
-  if (spec.qk_norm) set_qk_norm(*spec.qk_norm, store, prefix, spec.heads / heads_);
-  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
-  if (spec.global_projections) global_.emplace(spec, d_model, store, prefix + global_attention_name + ".", positions);
-  qkv_.emplace(store, store.get_fused(prefix + "q.weight", 3), d_model,
-               spec.qkv_bias ? store.get_fused(prefix + "q.bias", 3) : Param{});
-  out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
+  if (spec.qk_norm) set_qk_norm(*spec.qk_norm, context.store, prefix, spec.heads / heads_);
+  if (spec.indexer) indexer_.emplace(*spec.indexer, context.store, prefix + "indexer.", rope_table_);
+  if (spec.global_projections)
+    global_.emplace(spec, context.store, prefix + global_attention_name + ".", context.rope.positions());
 }
 
 void Attention::set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks) {
   norm_weight_ = store.get_fused(prefix + "q_norm.weight", 2);
   norm_after_rope_ = norm.after_rope;
   if (norm.scope == QkNormScope::head) {
-    norm_ = HeadQkNorm{heads_, kv_heads_, norm.eps, pairs_, norm.offset, norm.kind, norm.weight_per_head()};
+    const RopePairs pairs = rope_table_ ? rope_table_->spec.pairs : RopePairs::half;
+    norm_ = HeadQkNorm{heads_, kv_heads_, norm.eps, pairs, norm.offset, norm.kind, norm.weight_per_head()};
     return;
   }
   // A kv head that several ranks hold counts once per rank, both in the sums and in the number of
   // elements. The mean is therefore correct.
   const Index q = heads_ * head_dim_, k = kv_heads_ * head_dim_;
   norm_ = ProjectionQkNorm{q, k, ranks * q, ranks * k, norm.eps, norm.offset};
-  norm_weight_.weight = norm_weight_.weight.reshape({q + k});
-  if (norm_weight_.grad) norm_weight_.grad = norm_weight_.grad.reshape({q + k});
-}
-
-void Attention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  attend(layer, x, s);
-  out_->forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
+  norm_weight_ = norm_weight_.reshape({q + k});
 }
 
 void Attention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) attend(layer, x, s);
   if (layer.recompute == Recompute::norms) s.x = gather_tokens(layer.context, layer.inputs(), x);
 }
 
 void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
-  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S,
-              row = (heads_ + 2 * kv_heads_) * head_dim_;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len;
   s.x = gather_tokens(context, layer.inputs(), x);
   s.qkv = layer.save({B, S, heads_ + 2 * kv_heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
@@ -62,7 +53,7 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
 
   s.unclipped = clip_ ? layer.save(s.qkv.shape()) : s.qkv;
   s.raw = norm_weight_ ? layer.save(s.qkv.shape()) : s.unclipped;
-  qkv_->forward(context, s.x, s.raw.reshape({T, row}));
+  qkv_.forward(context, s.x, s.raw);
   normalize(layer, s);
   const auto [q, new_k, new_v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
   ConstHeads k = new_k, v = new_v;
@@ -73,24 +64,20 @@ void Attention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
     k = Heads(cache.keys);
     v = Heads(cache.values);
   }
-  CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
-  by_sequence.query_offsets = cache.offsets;
   if (indexer_) indexer_->forward(layer, x, x, cache, s.indexer);
-  by_sequence.selected = s.indexer.selected;
-  core_attention_.forward(context, q, k, v, s.out, s.lse, by_sequence, layer.max_logits);
+  core_attention_.forward(context, q, k, v, s.out, s.lse, stream_mask(layer.stream, s.indexer.selected, cache.offsets),
+                          layer.max_logits);
   if (global_) global_->forward(layer, s.x, s.out, s.global);
 }
 
 void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index T = layer.stream.tokens(), row = (heads_ + 2 * kv_heads_) * head_dim_;
-  const View dout = out_->backward_sum(context, dy, s.out);
+  const View dout = out_.backward_sum(context, dy, s.out);
   GlobalAttention::Gradients global;
   if (global_) global = global_->backward(layer, s.x, dout, s.global);
   const View dqkv = context.temp(s.qkv.shape());
-  CoreAttention::BySequence by_sequence = CoreAttention::BySequence::of(layer.stream);
-  by_sequence.selected = s.indexer.selected;
+  const AttentionMask by_sequence = stream_mask(layer.stream, s.indexer.selected);
   const auto [q, k, v] = split_heads(s.qkv, heads_, kv_heads_, kv_heads_);
   const auto [dq, dk, dv] = split_heads(dqkv, heads_, kv_heads_, kv_heads_);
   core_attention_.backward(context, dout, q, k, v, s.out, s.lse, dq, dk, dv, by_sequence);
@@ -98,10 +85,10 @@ void Attention::backward(const LayerContext& layer, ConstView dy, const Saved& s
     const ConstView x = context.own_tokens(s.x);
     indexer_->backward(layer, x, x, q, k, s.lse, core_attention_.attention_desc(context, by_sequence), s.indexer);
   }
-  const View dqkv_rows = backward_normalize(layer, dqkv, s).reshape({T, row});
-  qkv_->backward_params(context, dqkv_rows, s.x);
+  const View draw = backward_normalize(layer, dqkv, s);
+  qkv_.backward_params(context, draw, s.x);
   sum_tokens(context, dx, [&](View partial) {
-    qkv_->backward_input(context, dqkv_rows, partial);
+    qkv_.backward_input(context, draw, partial);
     if (global_) global_->add_input_gradient(layer, global, partial);
   });
 }

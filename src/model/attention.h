@@ -9,14 +9,13 @@
 #include "src/model/global_attention.h"
 #include "src/model/indexer.h"
 #include "src/model/linear.h"
-#include "src/model/rope.h"
+#include "src/model/sublayer.h"
 
 namespace sy {
 
 class Attention {
  public:
   static constexpr const char* trace_name = "attention";
-  static constexpr bool recomputable = true;
 
   // Hl, Kl: numbers of query and kv heads of this rank.
   struct Saved {
@@ -32,21 +31,16 @@ class Attention {
     GlobalAttention::Saved global;
   };
 
-  // - prefix: of its parameters' names, for example "layers.3.attention."
-  // - rope_table: of RopeTables; nullptr without rotary positions
-  // - positions: maximum number of tokens in a sequence
-  // - cache_index: of its entry in the cache of generation
-  Attention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-            const RopeTable* rope_table, Index positions, Index cache_index);
+  Attention(const AttentionSpec& spec, const SublayerContext& context, const std::string& prefix);
 
   // Cache entry of a token in generation.
   CacheSpec cache_spec() const {
     return {kv_heads_, head_dim_, head_dim_, core_attention_.window(), false, index_width_};
   }
 
-  // to: [T, D] = attention(x: [T, D])
-  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
-  // See Sublayer. With Recompute::attention everything up to the output projection is computed.
+  // See Sublayer.
+  const Linear& out() const { return out_; }
+  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
@@ -54,8 +48,6 @@ class Attention {
  private:
   // ranks: number of ranks that share the heads
   void set_qk_norm(const QkNormSpec& norm, const ParamStore& store, const std::string& prefix, Index ranks);
-  // Computes s.out, and everything before it.
-  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   // Computes s.qkv from s.raw: QK-norm, clip and rotation.
   void normalize(const LayerContext& layer, Saved& s) const;
   // Returns the gradient with respect to the projection's output (Saved::raw), in dqkv's shape.
@@ -69,13 +61,12 @@ class Attention {
   // x: [T, Hl + 2 Kl, hd]. Rotates queries and keys, or their gradients if `inverse`. No-op without
   // a table.
   void rotate(const LayerContext& layer, View x, bool inverse) const {
-    sy::rotate(layer.context.device, rope_table_, pairs_, x, heads_ + kv_heads_, layer.stream.rope_rows, inverse);
+    sy::rotate(layer.context.device, rope_table_, x, heads_ + kv_heads_, layer.stream.rope_rows, inverse);
   }
   ConstView rope_rows() const { return rope_table_ ? ConstView(rope_table_->rows) : ConstView(); }
 
   Index cache_index_;
   const RopeTable* rope_table_;
-  RopePairs pairs_ = RopePairs::half;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
   Index index_width_;                  // CacheSpec::index_width
   CoreAttention core_attention_;
@@ -86,7 +77,7 @@ class Attention {
   // Its weights: [2, hd] for queries and keys, or [Hl + Kl, hd] for each head. Of ProjectionQkNorm:
   // [(Hl + Kl) hd]. Empty without a norm.
   Param norm_weight_;
-  std::optional<Linear> qkv_, out_;
+  Linear qkv_, out_;
   std::optional<Indexer> indexer_;
   std::optional<GlobalAttention> global_;
 };

@@ -10,8 +10,8 @@ ResidualBranch::ResidualBranch(const NormSpec& norm, const BranchSpec& spec, con
     : placement_(spec.norms),
       scale_(spec.scale),
       shared_norm_(spec.shared_norm),
-      norm_(norm.desc(), context.store, layer + spec.norm),
-      out_norm_(norm.desc(), context.store, layer + spec.out_norm),
+      norm_(norm, context.store, layer + spec.norm),
+      out_norm_(norm, context.store, layer + spec.out_norm),
       sublayer_(make_sublayer(spec.sublayer, context, layer + spec.name + ".")) {}
 
 void ResidualBranch::run_sublayer(const LayerContext& layer, Output to, Saved& s) const {

@@ -99,6 +99,12 @@ void Cache::end(Index sequences, Index tokens) {
   for (Index slot = first_; slot < first_ + sequences; ++slot) lengths_[static_cast<std::size_t>(slot)] += tokens;
 }
 
+std::vector<std::vector<Index>*> Cache::by_slot() {
+  std::vector<std::vector<Index>*> all{&lengths_, &encoder_lengths_};
+  for (Group& group : groups_) all.push_back(&group.begin);
+  return all;
+}
+
 void Cache::remove(Index slot, Index last) {
   const auto to = static_cast<std::size_t>(slot), from = static_cast<std::size_t>(last);
   for (const Layer& layer : layers_) {
@@ -107,13 +113,9 @@ void Cache::remove(Index slot, Index last) {
     for (const View x : layer.tensors())
       run(device_, ops::Copy{.x = slot_positions(x, last, 0, count), .y = slot_positions(x, slot, 0, count)});
   }
-  for (std::vector<Index>* lengths : {&lengths_, &encoder_lengths_}) {
-    (*lengths)[to] = (*lengths)[from];
-    (*lengths)[from] = 0;
-  }
-  for (Group& group : groups_) {
-    group.begin[to] = group.begin[from];
-    group.begin[from] = 0;
+  for (std::vector<Index>* values : by_slot()) {
+    (*values)[to] = (*values)[from];
+    (*values)[from] = 0;
   }
 }
 
@@ -147,24 +149,19 @@ void Cache::reorder(const std::vector<Index>& from, Arena& scratch) {
           run(device_,
               ops::Copy{.x = copies[slot], .y = slot_positions(x, static_cast<Index>(slot), 0, copies[slot].dim(0))});
     }
-  const auto rearrange = [&](std::vector<Index>& values) {
-    const std::vector<Index> before = values;
-    for (std::size_t slot = 0; slot < from.size(); ++slot) values[slot] = before[static_cast<std::size_t>(from[slot])];
-  };
-  rearrange(lengths_);
-  rearrange(encoder_lengths_);
-  for (Group& group : groups_) rearrange(group.begin);
+  for (std::vector<Index>* values : by_slot()) {
+    const std::vector<Index> before = *values;
+    for (std::size_t slot = 0; slot < from.size(); ++slot)
+      (*values)[slot] = before[static_cast<std::size_t>(from[slot])];
+  }
 }
 
 void Cache::reset(Index slot) {
-  lengths_[static_cast<std::size_t>(slot)] = encoder_lengths_[static_cast<std::size_t>(slot)] = 0;
-  for (Group& group : groups_) group.begin[static_cast<std::size_t>(slot)] = 0;
+  for (std::vector<Index>* values : by_slot()) (*values)[static_cast<std::size_t>(slot)] = 0;
 }
 
 void Cache::clear() {
-  std::fill(lengths_.begin(), lengths_.end(), 0);
-  std::fill(encoder_lengths_.begin(), encoder_lengths_.end(), 0);
-  for (Group& group : groups_) std::fill(group.begin.begin(), group.begin.end(), 0);
+  for (std::vector<Index>* values : by_slot()) std::ranges::fill(*values, 0);
 }
 
 }  // namespace sy

@@ -85,6 +85,8 @@ class Cache {
     Tensor keys, values, index_keys;  // [slots, capacity, heads, width]
     std::array<View, 3> tensors() const { return {keys.view(), values.view(), index_keys.view()}; }
   };
+  // Returns all values that each slot has: [slots] each.
+  std::vector<std::vector<Index>*> by_slot();
   // Returns the number of stored tokens of a slot, in the layers of a group.
   Index stored(const Group& group, Index slot) const;
   // Moves `retained` positions of a slot from `begin` to the front, in one layer.

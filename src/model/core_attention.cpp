@@ -24,7 +24,7 @@ CoreAttention::CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, c
 }
 
 void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out,
-                            View lse, const BySequence& by_sequence, View max_logits) const {
+                            View lse, const AttentionMask& by_sequence, View max_logits) const {
   const Arena::Scope scope(context.scratch);
   const AttentionDesc desc = attention_desc(context, by_sequence);
   const View largest = max_logits ? context.scratch.f32(lse.shape()) : View{};
@@ -37,7 +37,7 @@ void CoreAttention::forward(const ExecutionContext& context, ConstHeads q, Const
 
 void CoreAttention::backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
                              ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv,
-                             const BySequence& by_sequence) const {
+                             const AttentionMask& by_sequence) const {
   const Arena::Scope scope(context.scratch);
   const AttentionDesc desc = attention_desc(context, by_sequence);
   run(context.device,
@@ -62,7 +62,7 @@ void CoreAttention::backward(const ExecutionContext& context, ConstView dout, Co
   if (dbias) relative_->backward(context, dbias);
 }
 
-AttentionDesc CoreAttention::attention_desc(const ExecutionContext& context, const BySequence& by_sequence) const {
+AttentionDesc CoreAttention::attention_desc(const ExecutionContext& context, const AttentionMask& by_sequence) const {
   AttentionDesc desc = desc_;
   desc.mask.query_offsets = by_sequence.query_offsets;
   desc.mask.document_start = by_sequence.document_start;

@@ -18,6 +18,17 @@ std::array<BasicHeads<Byte>, sizeof...(Counts)> split_heads(BasicView<Byte> x, C
   return {heads_of(x, std::exchange(first, first + counts), counts)...};
 }
 
+// Returns the operands of the mask of attention within a stream.
+// - selected: AttentionMask::selected
+// - query_offsets: AttentionMask::query_offsets, if keys and values are a cache
+inline AttentionMask stream_mask(const TokenStream& stream, ConstView selected, ConstView query_offsets = {}) {
+  return {.document_start = stream.document_start,
+          .query_offsets = query_offsets,
+          .key_lengths = stream.lengths,
+          .selected = selected,
+          .prefix_end = stream.prefix_end};
+}
+
 class CoreAttention {
  public:
   // For the Hl heads whose rows of q.weight this rank holds.
@@ -25,36 +36,21 @@ class CoreAttention {
   // - positions: maximum number of tokens in a sequence
   CoreAttention(const CoreAttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions);
 
-  // Operands of the mask for each sequence, [B] i32 unless stated. Each may be empty.
-  struct BySequence {
-    ConstView query_offsets{};   // AttentionMask::query_offsets, if keys and values are a cache
-    ConstView key_lengths{};     // AttentionMask::key_lengths; ignored if attention is causal
-    ConstView document_start{};  // [B, S] AttentionMask::document_start
-    ConstView selected{};        // [B, S, n] AttentionMask::selected
-    ConstView prefix_end{};      // [B, S] AttentionMask::prefix_end
-    // Returns the operands of attention within a stream.
-    static BySequence of(const TokenStream& stream) {
-      return {.key_lengths = stream.lengths, .document_start = stream.document_start, .prefix_end = stream.prefix_end};
-    }
-    // Returns those of a stream whose keys and values are a cache.
-    static BySequence of_cache(const TokenStream& stream, ConstView offsets) {
-      return {.query_offsets = offsets, .prefix_end = stream.prefix_end};
-    }
-  };
-
   Index window() const { return desc_.mask.window; }
   // Returns the scores and the mask, with the learned bias and sinks in scratch memory.
-  AttentionDesc attention_desc(const ExecutionContext& context, const BySequence& by_sequence) const;
+  // by_sequence: operands of the mask for each sequence. Its other members are those of the spec.
+  // `key_lengths` is ignored if attention is causal.
+  AttentionDesc attention_desc(const ExecutionContext& context, const AttentionMask& by_sequence) const;
 
   // Computes attention.
   // - q: heads of [B, S, Hl, w], k: [B, Sk, K, w], v: [B, Sk, K, vw]
   // - out: [B, S, Hl, vw], lse: [B, Hl, S]
   // - max_logits: LayerContext::max_logits
   void forward(const ExecutionContext& context, ConstHeads q, ConstHeads k, ConstHeads v, View out, View lse,
-               const BySequence& by_sequence, View max_logits = {}) const;
+               const AttentionMask& by_sequence, View max_logits = {}) const;
   // dq, dk, dv: shapes of q, k, v. Also adds the gradients of its own parameters.
   void backward(const ExecutionContext& context, ConstView dout, ConstHeads q, ConstHeads k, ConstHeads v,
-                ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv, const BySequence& by_sequence) const;
+                ConstView out, ConstView lse, Heads dq, Heads dk, Heads dv, const AttentionMask& by_sequence) const;
 
  private:
   AttentionDesc desc_;

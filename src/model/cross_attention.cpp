@@ -5,27 +5,20 @@
 
 namespace sy {
 
-CrossAttention::CrossAttention(const CrossAttentionSpec& spec, Index d_model, ParamStore& store,
-                               const std::string& prefix, Index positions, Index cache_index)
-    : cache_index_(cache_index),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
-      kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
+CrossAttention::CrossAttention(const CrossAttentionSpec& spec, const SublayerContext& context,
+                               const std::string& prefix)
+    : cache_index_(context.counts.caches++),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
+      kv_heads_(context.store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
-      core_attention_(spec, store, prefix, positions) {
+      core_attention_(spec, context.store, prefix, context.rope.positions()),
+      q_(context.store, prefix + "q"),
+      kv_(context.store, prefix + "k", 2),
+      out_(context.store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width && !spec.causal && !spec.rope, "cross-attention with positions");
-  q_.emplace(store, store.get(prefix + "q.weight"), d_model, store.find(prefix + "q.bias"));
-  kv_.emplace(store, store.get_fused(prefix + "k.weight", 2), d_model,
-              spec.qkv_bias ? store.get_fused(prefix + "k.bias", 2) : Param{});
-  out_.emplace(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias"));
-}
-
-void CrossAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  attend(layer, x, s);
-  out_->forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
 }
 
 void CrossAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) attend(layer, x, s);
   if (layer.recompute != Recompute::norms) return;
   s.x = gather_tokens(layer.context, layer.inputs(), x);
   s.encoded = gather_tokens(layer.context, layer.inputs(), layer.encoder().output);
@@ -38,17 +31,17 @@ void CrossAttention::attend(const LayerContext& layer, ConstView x, Saved& s) co
   s.q = layer.save({B, S, heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
-  q_->forward(context, s.x, s.q.reshape({B * S, heads_ * head_dim_}));
+  q_.forward(context, s.x, s.q);
 
   const LayerCache cache = layer.cache_entry(cache_index_);
   ConstHeads k, v;
-  CoreAttention::BySequence by_sequence;
+  AttentionMask by_sequence;
   if (layer.has_encoder()) {
     const TokenStream& encoder = layer.encoder();
     const Index Se = encoder.seq_len;
     s.encoded = gather_tokens(context, layer.inputs(), encoder.output);
     s.kv = layer.save({B, Se, 2 * kv_heads_, head_dim_});
-    kv_->forward(context, s.encoded, s.kv.reshape({B * Se, 2 * kv_heads_ * head_dim_}));
+    kv_.forward(context, s.encoded, s.kv);
     k = heads_of(s.kv, 0, kv_heads_);
     v = heads_of(s.kv, kv_heads_, kv_heads_);
     by_sequence.key_lengths = encoder.lengths;
@@ -70,18 +63,16 @@ void CrossAttention::backward(const LayerContext& layer, ConstView dy, const Sav
   const ExecutionContext& context = layer.context;
   const TokenStream& encoder = layer.encoder();
   const Arena::Scope scope(context.scratch);
-  const Index T = layer.stream.tokens(), row = heads_ * head_dim_;
-  const View dout = out_->backward_sum(context, dy, s.out);
+  const View dout = out_.backward_sum(context, dy, s.out);
   const View dq = context.temp(s.q.shape()), dkv = context.temp(s.kv.shape());
   const auto [k, v] = split_heads(s.kv, kv_heads_, kv_heads_);
   const auto [dk, dv] = split_heads(dkv, kv_heads_, kv_heads_);
   core_attention_.backward(context, dout, s.q, k, v, s.out, s.lse, dq, dk, dv, {.key_lengths = encoder.lengths});
-  const View dq_rows = dq.reshape({T, row}), dkv_rows = dkv.reshape({encoder.tokens(), 2 * kv_heads_ * head_dim_});
-  q_->backward_params(context, dq_rows, s.x);
-  q_->backward_input_sum(context, dq_rows, dx);
-  kv_->backward_params(context, dkv_rows, s.encoded);
+  q_.backward_params(context, dq, s.x);
+  q_.backward_input_sum(context, dq, dx);
+  kv_.backward_params(context, dkv, s.encoded);
   const View dencoded = context.temp(encoder.doutput.shape());
-  kv_->backward_input_sum(context, dkv_rows, dencoded);
+  kv_.backward_input_sum(context, dkv, dencoded);
   run(context.device, ops::Add{.x = dencoded, .y = encoder.doutput});
 }
 

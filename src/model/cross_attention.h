@@ -1,17 +1,15 @@
 // Attention of a decoder's tokens to the outputs of an encoder (LayerContext::encoder).
 #pragma once
 
-#include <optional>
-
 #include "src/model/core_attention.h"
 #include "src/model/linear.h"
+#include "src/model/sublayer.h"
 
 namespace sy {
 
 class CrossAttention {
  public:
   static constexpr const char* trace_name = "attention";
-  static constexpr bool recomputable = true;
 
   // Hl, Kl: numbers of query and kv heads of this rank. Se: number of positions of the encoder.
   struct Saved {
@@ -23,34 +21,27 @@ class CrossAttention {
     View lse;           // [B, Hl, S]
   };
 
-  // - prefix: of its parameters' names, for example "decoder.layers.3.cross_attention."
-  // - positions: maximum number of tokens in a sequence
-  // - cache_index: of its entry in the cache of generation
-  CrossAttention(const CrossAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                 Index positions, Index cache_index);
+  CrossAttention(const CrossAttentionSpec& spec, const SublayerContext& context, const std::string& prefix);
 
   // Cache entry of a token of the encoder.
   CacheSpec cache_spec() const {
     return {.heads = kv_heads_, .key_width = head_dim_, .value_width = head_dim_, .window = 0, .of_encoder = true};
   }
 
-  // to.y: [T, D] = to.residual + attention(x: [T, D]). In generation, a pass with an encoder writes
-  // the keys and values of its outputs to the cache. A pass without one reads them from there.
-  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
-  // See Sublayer. With Recompute::attention everything up to the output projection is computed.
+  // See Sublayer. In generation, a pass with an encoder writes the keys and values of its outputs
+  // to the cache. A pass without one reads them from there.
+  const Linear& out() const { return out_; }
+  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output. Adds the
   // gradient with respect to the encoder's outputs to TokenStream::doutput of the encoder.
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
-  // Computes s.out, and everything before it.
-  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
-
   Index cache_index_;
   Index heads_, kv_heads_, head_dim_;  // Hl, Kl, hd
   CoreAttention core_attention_;
-  std::optional<Linear> q_, kv_, out_;
+  Linear q_, kv_, out_;
 };
 
 }  // namespace sy

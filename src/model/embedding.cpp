@@ -1,6 +1,5 @@
 #include "src/model/embedding.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "dist/phase.h"
@@ -10,22 +9,6 @@
 #include "src/params/block_specs.h"
 
 namespace sy {
-namespace {
-
-// Copies values to the store's device, in the type of its weights.
-Tensor constant(const ParamStore& store, const std::vector<float>& values, const Shape& shape) {
-  Tensor tensor = store.device().tensor(shape, store.dtype());
-  if (store.dtype() == DType::f32) {
-    store.device().to_device(values.data(), tensor);
-  } else {
-    std::vector<std::uint16_t> rounded(values.size());
-    std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
-    store.device().to_device(rounded.data(), tensor);
-  }
-  return tensor;
-}
-
-}  // namespace
 
 Embedding::Embedding(const Config& config, ParamStore& store, Index positions, const std::string& prefix)
     : table_(store.get("embedding.weight")),
@@ -36,9 +19,11 @@ Embedding::Embedding(const Config& config, ParamStore& store, Index positions, c
       axial_{store.find(prefix + axial_position_name(0)), store.find(prefix + axial_position_name(1))},
       segments_(store.find(prefix + "segment.weight")) {
   const Config::Model& m = config.model;
-  if (m.position == Position::sinusoidal)
-    sines_ = constant(store, sinusoidal_positions(positions, m.d_model), {positions, m.d_model});
-  if (m.embedding_norm) norm_.emplace(norm_spec(config).desc(), store, prefix + "embedding_norm");
+  if (m.position == Position::sinusoidal) {
+    sines_ = store.device().tensor({positions, m.d_model}, store.dtype());
+    copy_rounded(store.device(), sinusoidal_positions(positions, m.d_model), sines_);
+  }
+  if (m.embedding_norm) norm_.emplace(norm_spec(config), store, prefix + "embedding_norm");
 }
 
 template <class Body>

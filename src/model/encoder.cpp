@@ -5,10 +5,10 @@ namespace sy {
 Encoder::Encoder(const Config& config, ParamStore& store, RouterTables routers, const RopeTables& rope)
     : store_(store),
       embedding_(config.of_stack(0), store, rope.positions(), "encoder."),
-      final_norm_(final_norm_spec(config).desc(), store, "encoder.final_norm") {
+      final_norm_(final_norm_spec(config), store, "encoder.final_norm") {
   const std::vector<BlockSpec> specs = block_specs(config);
   SublayerCounts counts;
-  const SublayerContext context{config.model.d_model, store, rope, routers, counts};
+  const SublayerContext context{store, rope, routers, counts};
   for (Index layer = 0; layer < config.stacks[0].model.layers; ++layer) {
     const BlockSpec& spec = specs[static_cast<std::size_t>(layer)];
     if (const MoeSpec* moe = spec.find<MoeSpec>()) moe_ = *moe;

@@ -17,8 +17,7 @@ namespace {
 WeightPacking weight_packing(const Config& config, const Layout& layout, bool training) {
   if (!training) return {.passes = {GemmPass::fprop}};
   const bool several = config.train.largest_batch() > config.train.micro_batch * layout.dp();
-  if (!several) return {};
-  return {.passes = {GemmPass::fprop, GemmPass::dgrad}};
+  return several ? WeightPacking{.passes = {GemmPass::fprop, GemmPass::dgrad}} : WeightPacking{};
 }
 
 // Evaluation and generation have no multi-token prediction. Their weights include the adapters of
@@ -27,6 +26,13 @@ Config engine_config(Config config, bool training) {
   if (training) return config;
   config.model.mtp_depth = 0;
   return without_lora(std::move(config));
+}
+
+// Returns the values of a tensor, which may be empty, on the host.
+std::vector<float> host_values(Device& device, View values) {
+  std::vector<float> host(values ? values.elements() : 0);
+  if (values) device.to_host(values, host.data());
+  return host;
 }
 
 }  // namespace
@@ -74,10 +80,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
 }
 
 std::vector<float> Engine::router_bias() const {
-  const View bias = router_bias_;
-  std::vector<float> host(bias ? bias.elements() : 0);
-  if (bias) device_->to_host(bias, host.data());
-  return host;
+  return host_values(*device_, router_bias_);
 }
 
 void Engine::set_router_bias(const std::vector<float>& bias) {
@@ -91,10 +94,7 @@ void Engine::set_router_bias(const std::vector<float>& bias) {
 }
 
 std::vector<float> Engine::batch_norm_averages() const {
-  const View averages = batch_norm_averages_;
-  std::vector<float> host(averages ? averages.elements() : 0);
-  if (averages) device_->to_host(averages, host.data());
-  return host;
+  return host_values(*device_, batch_norm_averages_);
 }
 
 void Engine::set_batch_norm_averages(const std::vector<float>& averages) {
@@ -189,19 +189,18 @@ TargetRows Engine::target_rows(MicroBatchState& s, const MicroBatch& batch) {
 }
 
 // Targets are the ids of hidden tokens.
-std::vector<std::int32_t> Engine::segments_of(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
-                                              std::span<const std::int32_t> document_start, Index seq_len) const {
-  std::vector<std::int32_t> segments(ids.size());
+std::vector<std::int32_t> Engine::segments_of(const MicroBatch& batch) const {
+  std::vector<std::int32_t> segments(batch.ids.size());
   if (config_.model.segment_token < 0) return segments;
   const auto last = static_cast<std::int32_t>(config_.model.segments - 1);
-  const auto S = static_cast<std::size_t>(seq_len);
+  const auto S = static_cast<std::size_t>(batch.seq_len);
   std::int32_t segment = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    const std::size_t begin = document_start.empty() ? 0 : static_cast<std::size_t>(document_start[i]);
+    const std::size_t begin = batch.document_start.empty() ? 0 : static_cast<std::size_t>(batch.document_start[i]);
     if (i % S == begin) segment = 0;
     segments[i] = segment;
-    const bool hidden = !targets.empty() && targets[i] >= 0;
-    if ((hidden ? targets : ids)[i] == config_.model.segment_token) segment = std::min(segment + 1, last);
+    const bool hidden = !batch.targets.empty() && batch.targets[i] >= 0;
+    if ((hidden ? batch.targets : batch.ids)[i] == config_.model.segment_token) segment = std::min(segment + 1, last);
   }
   return segments;
 }
@@ -234,10 +233,10 @@ void Engine::add_mtp_batches(MicroBatchState& s, const MicroBatch& batch) {
   }
 }
 
-TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<const std::int32_t> ids,
-                                std::span<const std::int32_t> targets, std::span<const std::int32_t> document_start,
-                                std::vector<std::int32_t> positions, bool is_encoder) {
-  const Index T = B * S;
+TokenStream Engine::make_stream(MicroBatchState& s, const MicroBatch& batch, std::vector<std::int32_t> positions,
+                                bool is_encoder) {
+  const Index B = batch.sequences, S = batch.seq_len, T = B * S;
+  const std::span<const std::int32_t> ids = batch.ids, document_start = batch.document_start;
   SY_ASSERT(static_cast<Index>(ids.size()) == T, "{} ids for {} tokens", ids.size(), T);
   const bool has_documents = !document_start.empty(), has_batch_norm = batch_norm_averages_.view().present();
   SY_ASSERT(!has_documents || std::ssize(document_start) == T, "{} document starts for {} tokens",
@@ -269,8 +268,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, Index B, Index S, std::span<
           .seq_len = S,
           .ids = on_device(has_padding ? real_ids.data() : ids.data(), {T}),
           .positions = at,
-          .segments =
-              config_.model.segments > 0 ? on_device(segments_of(ids, targets, document_start, S).data(), {T}) : View{},
+          .segments = config_.model.segments > 0 ? on_device(segments_of(batch).data(), {T}) : View{},
           .rope_rows = at,
           .token_mask =
               has_padding && (model_->moe_layers() > 0 || has_batch_norm) ? on_device(token_mask.data(), {T}) : View{},
@@ -287,8 +285,8 @@ MicroBatchState& Engine::begin_micro_batch(Index slot, const MicroBatch& batch, 
   const double targets = static_cast<double>(batch.step_targets);
   std::vector<TokenStream> streams;
   if (batch.encoder_length > 0)
-    streams.push_back(make_stream(s, B, batch.encoder_length, batch.encoder_ids, {}, {}, {}, true));
-  streams.push_back(make_stream(s, B, S, batch.ids, batch.targets, batch.document_start, std::move(positions), false));
+    streams.push_back(make_stream(s, {B, batch.encoder_length, batch.encoder_ids, {}}, {}, true));
+  streams.push_back(make_stream(s, batch, std::move(positions), false));
   if (!batch.prefix_end.empty()) {
     SY_ASSERT(config_.has_visible_prefix() && std::ssize(batch.prefix_end) == T, "{} ends of prefixes for {} tokens",
               batch.prefix_end.size(), T);
@@ -349,12 +347,12 @@ void Engine::backward(Index slot, const BackwardHooks& hooks) {
   s.clear();
 }
 
-MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless) {
+MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless, bool with_loss) {
   rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
   MicroBatchState& s = begin_micro_batch(0, batch, dropless);
   s.batch.evaluation = true;
   model_->forward(execution_context(), s, {});
-  model_->loss(execution_context(), s);
+  if (with_loss) model_->loss(execution_context(), s);
   return s;
 }
 
@@ -373,10 +371,7 @@ std::vector<std::int32_t> Engine::predict(const MicroBatch& batch, bool dropless
 }
 
 std::vector<float> Engine::logits(const MicroBatch& batch) {
-  rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
-  MicroBatchState& s = begin_micro_batch(0, batch, true);
-  s.batch.evaluation = true;
-  model_->forward(execution_context(), s, {});
+  MicroBatchState& s = forward_no_grad(batch, true, false);
   std::vector<float> logits = model_->logits(execution_context(), s, {0, s.batch.decoder().tokens()}, vocab_);
   s.clear();
   return logits;

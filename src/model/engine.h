@@ -145,24 +145,22 @@ class Engine {
   // positions: [B * S]; if empty, each sequence starts at 0.
   MicroBatchState& begin_micro_batch(Index slot, const MicroBatch& batch, bool dropless,
                                      std::vector<std::int32_t> positions = {});
-  // Copies a stream of B sequences of S ids to the micro-batch. positions: as above. is_encoder: of
+  // Copies the stream of the ids of a batch to the micro-batch. positions: as above. is_encoder: of
   // an encoder-decoder, whose sequences may end with padding that no token sees.
-  TokenStream make_stream(MicroBatchState& s, Index B, Index S, std::span<const std::int32_t> ids,
-                          std::span<const std::int32_t> targets, std::span<const std::int32_t> document_start,
-                          std::vector<std::int32_t> positions, bool is_encoder);
+  TokenStream make_stream(MicroBatchState& s, const MicroBatch& batch, std::vector<std::int32_t> positions,
+                          bool is_encoder);
   // Adds the batches of multi-token prediction: ids and targets of later tokens.
   void add_mtp_batches(MicroBatchState& s, const MicroBatch& batch);
   // Returns the tokens of the loss of an objective that reads few of them: masked, or prefix in a
   // decoder. Empty for other objectives.
   TargetRows target_rows(MicroBatchState& s, const MicroBatch& batch);
-  // Returns the segment [B * S] of each token (model.segment_token). Arguments: as of a MicroBatch.
-  std::vector<std::int32_t> segments_of(std::span<const std::int32_t> ids, std::span<const std::int32_t> targets,
-                                        std::span<const std::int32_t> document_start, Index seq_len) const;
+  // Returns the segment [B * S] of each token (model.segment_token).
+  std::vector<std::int32_t> segments_of(const MicroBatch& batch) const;
   // Copies values to memory that lives as long as the micro-batch.
   template <class T>
   View upload(MicroBatchState& s, const T* host, Shape shape);
-  // Runs the forward pass of an evaluation, and computes the loss.
-  MicroBatchState& forward_no_grad(const MicroBatch& batch, bool dropless);
+  // Runs the forward pass of an evaluation. If `with_loss`, it computes the loss.
+  MicroBatchState& forward_no_grad(const MicroBatch& batch, bool dropless, bool with_loss = true);
   // Runs the forward or the backward of a training pass, as a graph region if possible. Each slot
   // has its own regions, because its tensors have their own addresses.
   void run_pass(const std::string& name, Index slot, const std::function<void()>& body);

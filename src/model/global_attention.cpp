@@ -15,16 +15,15 @@ CoreAttentionSpec without_pattern(const CoreAttentionSpec& local) {
 
 }  // namespace
 
-GlobalAttention::GlobalAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
+GlobalAttention::GlobalAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix,
                                  Index positions)
     : global_tokens_(spec.sparse.global),
       heads_(store.get(prefix + "q.weight").weight.dim(0)),
       kv_heads_(store.get(prefix + "k.weight").weight.dim(0)),
       head_dim_(spec.key_width),
       core_attention_(without_pattern(spec), store, prefix, positions),
-      q_(store, store.get(prefix + "q.weight"), d_model, store.find(prefix + "q.bias")),
-      kv_(store, store.get_fused(prefix + "k.weight", 2), d_model,
-          spec.qkv_bias ? store.get_fused(prefix + "k.bias", 2) : Param{}) {
+      q_(store, prefix + "q"),
+      kv_(store, prefix + "k", 2) {
   SY_ASSERT(global_tokens_ > 0 && !spec.causal && !spec.rope && !spec.relative && !spec.sinks && !spec.qk_norm &&
                 spec.clip_qkv == 0 && spec.value_width == spec.key_width,
             "global attention of {} tokens with an unsupported setting", global_tokens_);
@@ -51,8 +50,8 @@ void GlobalAttention::forward(const LayerContext& layer, ConstView x, View out, 
   s.kv = layer.save({B, S, 2 * kv_heads_, head_dim_});
   s.out = layer.save(s.q.shape());
   s.lse = layer.saved.f32({B, heads_, G});
-  q_.forward(context, global_rows(layer, x), s.q.reshape({B * G, row}));
-  kv_.forward(context, x, s.kv.reshape({B * S, 2 * kv_heads_ * head_dim_}));
+  q_.forward(context, global_rows(layer, x), s.q);
+  kv_.forward(context, x, s.kv);
   const auto [k, v] = split_heads(s.kv, kv_heads_, kv_heads_);
   core_attention_.forward(context, s.q, k, v, s.out, s.lse, {.key_lengths = layer.stream.lengths});
   for_global_rows(layer, out.reshape({B * S, row}), s.out.reshape({B * G, row}),
@@ -74,19 +73,17 @@ GlobalAttention::Gradients GlobalAttention::backward(const LayerContext& layer, 
   const auto [dk, dv] = split_heads(gradients.dkv, kv_heads_, kv_heads_);
   core_attention_.backward(context, own, s.q, k, v, s.out, s.lse, gradients.dq, dk, dv,
                            {.key_lengths = layer.stream.lengths});
-  const View dq = gradients.dq.reshape({B * G, row}), dkv = gradients.dkv.reshape({B * S, 2 * kv_heads_ * head_dim_});
-  q_.backward_params(context, dq, global_rows(layer, x));
-  kv_.backward_params(context, dkv, x);
+  q_.backward_params(context, gradients.dq, global_rows(layer, x));
+  kv_.backward_params(context, gradients.dkv, x);
   return gradients;
 }
 
 void GlobalAttention::add_input_gradient(const LayerContext& layer, const Gradients& gradients, View dx) const {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.stream.sequences, S = layer.stream.seq_len, G = tokens(layer);
-  kv_.backward_input(context, gradients.dkv.reshape({B * S, 2 * kv_heads_ * head_dim_}), dx, true);
-  const View dx_global = context.temp({B * G, dx.dim(1)});
-  q_.backward_input(context, gradients.dq.reshape({B * G, heads_ * head_dim_}), dx_global);
+  kv_.backward_input(context, gradients.dkv, dx, true);
+  const View dx_global = context.temp({layer.stream.sequences * tokens(layer), dx.dim(1)});
+  q_.backward_input(context, gradients.dq, dx_global);
   for_global_rows(layer, dx, dx_global,
                   [&](View to, ConstView from) { run(context.device, ops::Add{.x = from, .y = to}); });
 }

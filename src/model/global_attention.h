@@ -27,8 +27,7 @@ class GlobalAttention {
 
   // - prefix: of its parameters' names, for example "layers.3.attention.global."
   // - positions: maximum number of tokens in a sequence
-  GlobalAttention(const AttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                  Index positions);
+  GlobalAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix, Index positions);
 
   // Overwrites the global tokens of out: [B, S, Hl, hd]. x: [B * S, D]
   void forward(const LayerContext& layer, ConstView x, View out, Saved& s) const;

@@ -10,20 +10,14 @@ namespace {
 // LayerNorm of DeepSeek's models, whatever norm the model has.
 constexpr NormDesc key_norm{NormKind::layernorm, 1e-6f};
 
-Linear linear(ParamStore& store, const std::string& name) {
-  const Param weight = store.get(name + ".weight");
-  return {store, weight, weight.weight.dim(weight.weight.shape().size() - 1)};
-}
-
 }  // namespace
 
-Indexer::Indexer(const IndexerSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                 const RopeTable* rope_table)
+Indexer::Indexer(const IndexerSpec& spec, ParamStore& store, const std::string& prefix, const RopeTable* rope_table)
     : spec_(spec),
       rope_table_(rope_table),
-      q_(linear(store, prefix + "q")),
-      k_(store, store.get(prefix + "k.weight"), d_model),
-      head_weights_(store, store.get(prefix + "head_weights.weight"), d_model),
+      q_(store, prefix + "q"),
+      k_(store, prefix + "k"),
+      head_weights_(store, prefix + "head_weights"),
       k_norm_(key_norm, store, prefix + "k_norm") {}
 
 void Indexer::forward(const LayerContext& layer, ConstView x, ConstView query_input, const LayerCache& cache,
@@ -39,7 +33,7 @@ void Indexer::forward(const LayerContext& layer, ConstView x, ConstView query_in
   s.key_input = layer.save({T, w});
   s.moments = layer.saved.f32({T, 2});
   const View keys = layer.save({T, w});
-  q_.forward(context, query_input, s.q.reshape({T, H * w}));
+  q_.forward(context, query_input, s.q);
   rotate(layer, s.q, false);
   head_weights_.forward(context, x, s.weights);
   k_.forward(context, x, s.key_input);
@@ -92,7 +86,7 @@ void Indexer::backward(const LayerContext& layer, ConstView x, ConstView query_i
   }
   rotate(layer, dq, true);
   rotate(layer, dk.reshape({T, 1, w}), true);
-  q_.backward_weight(context, dq.reshape({T, H * w}), query_input);
+  q_.backward_weight(context, dq, query_input);
   head_weights_.backward_weight(context, dweights, x);
   k_norm_.backward(layer, dk, s.key_input, s.moments, dkey_input);
   k_.backward_weight(context, dkey_input, x);

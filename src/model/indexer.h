@@ -36,8 +36,7 @@ class Indexer {
 
   // - prefix: of its parameters' names, for example "layers.3.attention.indexer."
   // - rope_table: of attention; nullptr without rotary positions
-  Indexer(const IndexerSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-          const RopeTable* rope_table);
+  Indexer(const IndexerSpec& spec, ParamStore& store, const std::string& prefix, const RopeTable* rope_table);
 
   // Sets s.selected. In training, it saves what backward needs, also if queries attend to all keys.
   // - x: [T, D], query_input: [T, ..] input of the index queries
@@ -56,7 +55,7 @@ class Indexer {
   // Rotates heads of the rank's own tokens, x: [T, heads, w]. inverse: if true, rotates them back.
   void rotate(const LayerContext& layer, View x, bool inverse) const {
     const ConstView rows = layer.context.own_tokens(layer.stream.rope_rows);
-    sy::rotate(layer.context.device, rope_table_, RopePairs::half, x, x.dim(1), rows, inverse);
+    sy::rotate(layer.context.device, rope_table_, x, x.dim(1), rows, inverse, RopePairs::half);
   }
 
   IndexerSpec spec_;

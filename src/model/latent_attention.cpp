@@ -5,13 +5,11 @@
 
 namespace sy {
 
-Latent::Latent(ParamStore& store, const std::string& name, Index d_model, float eps)
-    : width_(store.get(name + "_down.weight").weight.dim(0)),
-      down_(store, store.get(name + "_down.weight"), d_model),
-      norm_({NormKind::rmsnorm, eps}, store, name + "_latent_norm") {}
+Latent::Latent(ParamStore& store, const std::string& name, float eps)
+    : down_(store, name + "_down"), norm_({NormKind::rmsnorm, eps}, store, name + "_latent_norm") {}
 
 void Latent::forward(const LayerContext& layer, ConstView x, Saved& s) const {
-  s.compressed = layer.save({x.dim(0), width_});
+  s.compressed = layer.save({x.dim(0), width()});
   s.moments = layer.saved.f32({x.dim(0), 2});
   down_.forward(layer.context, x, s.compressed);
   normalize(layer, s);
@@ -34,38 +32,30 @@ void Latent::backward(const LayerContext& layer, const std::function<void(View)>
   down_.backward_input(context, dcompressed, dx, accumulate);
 }
 
-LatentAttention::LatentAttention(const LatentAttentionSpec& spec, Index d_model, ParamStore& store,
-                                 const std::string& prefix, const RopeTable* rope_table, Index positions,
-                                 Index cache_index)
-    : cache_index_(cache_index),
-      rope_table_(rope_table),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+LatentAttention::LatentAttention(const LatentAttentionSpec& spec, const SublayerContext& context,
+                                 const std::string& prefix)
+    : cache_index_(context.counts.caches++),
+      rope_table_(context.rope.of(spec.rope)),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
       qk_rope_dim_(spec.qk_rope_head_dim),
       qk_nope_dim_(spec.key_width - qk_rope_dim_),
       v_head_dim_(spec.value_width),
       index_width_(index_cache_elements(spec)),
-      core_attention_(spec, store, prefix, positions),
-      kv_latent_(store, prefix + "kv", d_model, spec.eps),
-      q_(store, store.get(prefix + "q.weight"), spec.q_lora_rank > 0 ? spec.q_lora_rank : d_model),
-      k_rope_(store, store.get(prefix + "k_rope.weight"), d_model),
-      k_(store, store.get(prefix + "k.weight"), spec.kv_lora_rank),
-      v_(store, store.get(prefix + "v.weight"), spec.kv_lora_rank),
-      out_(store, store.get(prefix + "out.weight"), heads_ * v_head_dim_),
-      k_up_(store.get(prefix + "k.weight").weight),
-      v_up_(store.get(prefix + "v.weight").weight) {
-  SY_ASSERT(rope_table ? rope_table->spec == spec.rope : !spec.rope, "another table");
-  if (spec.rope) pairs_ = spec.rope->pairs;
-  if (spec.indexer) indexer_.emplace(*spec.indexer, d_model, store, prefix + "indexer.", rope_table);
-  if (spec.q_lora_rank > 0) q_latent_.emplace(store, prefix + "q", d_model, spec.eps);
-}
-
-void LatentAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  compute(layer, x, s);
-  out_.forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * v_head_dim_}), to);
+      core_attention_(spec, context.store, prefix, context.rope.positions()),
+      kv_latent_(context.store, prefix + "kv", spec.eps),
+      q_(context.store, prefix + "q"),
+      k_rope_(context.store, prefix + "k_rope"),
+      k_(context.store, prefix + "k"),
+      v_(context.store, prefix + "v"),
+      out_(context.store, prefix + "out"),
+      k_up_(context.store.get(prefix + "k.weight").weight),
+      v_up_(context.store.get(prefix + "v.weight").weight) {
+  SY_ASSERT(rope_table_ || !spec.rope, "no table of its rotary positions");
+  if (spec.indexer) indexer_.emplace(*spec.indexer, context.store, prefix + "indexer.", rope_table_);
+  if (spec.q_lora_rank > 0) q_latent_.emplace(context.store, prefix + "q", spec.eps);
 }
 
 void LatentAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) compute(layer, x, s);
   if (layer.recompute != Recompute::norms) return;
   s.x = x;
   kv_latent_.normalize(layer, s.kv_latent);
@@ -77,7 +67,7 @@ void LatentAttention::set_query_input(const LayerContext& layer, ConstView x, Sa
   s.query_input = q_latent_ ? s.q_latent.gathered : gather_tokens(layer.context, layer.inputs(), x);
 }
 
-void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) const {
+void LatentAttention::attend(const LayerContext& layer, ConstView x, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
   s.x = x;
@@ -88,7 +78,7 @@ void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) 
   s.out = layer.save({B, S, heads_, v_head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
 
-  q_.forward(context, s.query_input, s.q.reshape({T, heads_ * (qk_rope_dim_ + qk_nope_dim_)}));
+  q_.forward(context, s.query_input, s.q);
   rotate(context, s.q.reshape({T, heads_, qk_rope_dim_ + qk_nope_dim_}), layer.stream.rope_rows, false);
   {
     const Arena::Scope scope(context.scratch);
@@ -98,23 +88,23 @@ void LatentAttention::compute(const LayerContext& layer, ConstView x, Saved& s) 
     const ConstView gathered = gather_tokens(context, context.scratch, k_rope).reshape({B, S, 1, qk_rope_dim_});
     const LayerCache cache = layer.cache_entry(cache_index_);
     if (indexer_) indexer_->forward(layer, x, context.own_tokens(s.query_input), cache, s.indexer);
-    cache ? attend_to_cache(layer, cache, gathered, s) : attend(layer, gathered, s);
+    cache ? attend_to_cache(layer, cache, gathered, s) : attend_to_tokens(layer, gathered, s);
   }
 }
 
-void LatentAttention::attend(const LayerContext& layer, ConstView k_rope, Saved& s) const {
+void LatentAttention::attend_to_tokens(const LayerContext& layer, ConstView k_rope, Saved& s) const {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S;
+  const Index B = layer.stream.sequences, S = layer.stream.seq_len;
   s.k = layer.save(s.q.shape());
   s.v = layer.save(s.out.shape());
   const View k_nope = context.temp({B, S, heads_, qk_nope_dim_});
-  k_.forward(context, s.kv_latent.gathered, k_nope.reshape({T, heads_ * qk_nope_dim_}));
-  v_.forward(context, s.kv_latent.gathered, s.v.reshape({T, heads_ * v_head_dim_}));
+  k_.forward(context, s.kv_latent.gathered, k_nope);
+  v_.forward(context, s.kv_latent.gathered, s.v);
   run(context.device, ops::BroadcastHeads{.x = k_rope, .y = Heads(s.k).columns(0, qk_rope_dim_)});
   run(context.device, ops::BroadcastHeads{.x = k_nope, .y = Heads(s.k).columns(qk_rope_dim_, qk_nope_dim_)});
-  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse,
-                          with_selected(CoreAttention::BySequence::of(layer.stream), s), layer.max_logits);
+  core_attention_.forward(context, s.q, s.k, s.v, s.out, s.lse, stream_mask(layer.stream, s.indexer.selected),
+                          layer.max_logits);
 }
 
 // A query-key pair costs 2 (r + 2 c) FLOPs per head. With keys and values computed again from all
@@ -140,7 +130,7 @@ void LatentAttention::attend_to_cache(const LayerContext& layer, const LayerCach
                               .pass = GemmPass::dgrad,
                               .y = queries.columns(qk_rope_dim_, c)});
   core_attention_.forward(context, queries, keys, latents, out, s.lse,
-                          with_selected(CoreAttention::BySequence::of_cache(layer.stream, offsets), s));
+                          stream_mask(layer.stream, s.indexer.selected, offsets));
   run(b, ops::BatchedHeadGemm{.x = out, .w = v_up_, .pass = GemmPass::fprop, .y = s.out});
 }
 
@@ -151,17 +141,16 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
   const Index B = layer.stream.sequences, S = layer.stream.seq_len, T = B * S, width = qk_rope_dim_ + qk_nope_dim_;
   const View dout = out_.backward_sum(context, dy, s.out);
   const View dq = context.temp(s.q.shape()), dk = context.temp(s.k.shape()), dv = context.temp(s.v.shape());
-  const CoreAttention::BySequence by_sequence = with_selected(CoreAttention::BySequence::of(layer.stream), s);
+  const AttentionMask by_sequence = stream_mask(layer.stream, s.indexer.selected);
   core_attention_.backward(context, dout, s.q, s.k, s.v, s.out, s.lse, dq, dk, dv, by_sequence);
   if (indexer_)
     indexer_->backward(layer, s.x, context.own_tokens(s.query_input), s.q, s.k, s.lse,
                        core_attention_.attention_desc(context, by_sequence), s.indexer);
 
   // The first of these sets dx; the others add to it.
-  const View dq_rows = dq.reshape({T, heads_ * width});
   rotate(context, dq.reshape({T, heads_, width}), layer.stream.rope_rows, true);
-  q_.backward_weight(context, dq_rows, s.query_input);
-  const auto query_input_gradient = [&](View partial) { q_.backward_input(context, dq_rows, partial); };
+  q_.backward_weight(context, dq, s.query_input);
+  const auto query_input_gradient = [&](View partial) { q_.backward_input(context, dq, partial); };
   if (q_latent_)
     q_latent_->backward(layer, query_input_gradient, s.x, s.q_latent, dx, false);
   else
@@ -169,13 +158,11 @@ void LatentAttention::backward(const LayerContext& layer, ConstView dy, const Sa
 
   const View dk_nope = context.temp({B, S, heads_, qk_nope_dim_});
   run(b, ops::BroadcastHeads{.x = Heads(dk).columns(qk_rope_dim_, qk_nope_dim_), .y = dk_nope});
-  const ConstView dk_rows = dk_nope.reshape({T, heads_ * qk_nope_dim_}),
-                  dv_rows = dv.reshape({T, heads_ * v_head_dim_});
-  k_.backward_weight(context, dk_rows, s.kv_latent.gathered);
-  v_.backward_weight(context, dv_rows, s.kv_latent.gathered);
+  k_.backward_weight(context, dk_nope, s.kv_latent.gathered);
+  v_.backward_weight(context, dv, s.kv_latent.gathered);
   const auto kv_latent_gradient = [&](View partial) {
-    k_.backward_input(context, dk_rows, partial);
-    v_.backward_input(context, dv_rows, partial, true);
+    k_.backward_input(context, dk_nope, partial);
+    v_.backward_input(context, dv, partial, true);
   };
   kv_latent_.backward(layer, kv_latent_gradient, s.x, s.kv_latent, dx, true);
 

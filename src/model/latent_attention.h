@@ -20,7 +20,7 @@
 #include "src/model/indexer.h"
 #include "src/model/linear.h"
 #include "src/model/norm.h"
-#include "src/model/rope.h"
+#include "src/model/sublayer.h"
 
 namespace sy {
 
@@ -32,9 +32,9 @@ class Latent {
     ConstView gathered;        // [B * S, w] latents of all tokens
   };
   // name: for example "layers.3.attention.kv", for kv_down.weight and kv_latent_norm.weight.
-  Latent(ParamStore& store, const std::string& name, Index d_model, float eps);
+  Latent(ParamStore& store, const std::string& name, float eps);
 
-  Index width() const { return width_; }
+  Index width() const { return down_.outputs(); }
   // Computes s.gathered, the latents of x: [T, D].
   void forward(const LayerContext& layer, ConstView x, Saved& s) const;
   // Computes s.gathered from s.compressed.
@@ -46,7 +46,6 @@ class Latent {
                 const Saved& s, View dx, bool accumulate);
 
  private:
-  Index width_;
   Linear down_;
   Norm norm_;
 };
@@ -54,7 +53,6 @@ class Latent {
 class LatentAttention {
  public:
   static constexpr const char* trace_name = "attention";
-  static constexpr bool recomputable = true;
 
   // Letters of shapes:
   //   Hl      number of this rank's heads
@@ -70,44 +68,34 @@ class LatentAttention {
     Indexer::Saved indexer;
   };
 
-  // Parameters as those of Attention.
-  LatentAttention(const LatentAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                  const RopeTable* rope_table, Index positions, Index cache_index);
+  LatentAttention(const LatentAttentionSpec& spec, const SublayerContext& context, const std::string& prefix);
 
   // Cache entry of a token in generation: one key [r | c], which contains the value.
   CacheSpec cache_spec() const {
     return {1, qk_rope_dim_ + kv_latent_.width(), 0, core_attention_.window(), false, index_width_};
   }
 
-  // to: [T, D] = attention(x: [T, D])
-  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
-  // See Sublayer. With Recompute::attention everything up to the output projection is computed.
+  // See Sublayer.
+  const Linear& out() const { return out_; }
+  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
-  // Computes s.out, and everything before it.
-  void compute(const LayerContext& layer, ConstView x, Saved& s) const;
   // Sets s.query_input. x: [T, D]
   void set_query_input(const LayerContext& layer, ConstView x, Saved& s) const;
-  // Adds the selected keys to the operands of the mask, if there is an indexer.
-  CoreAttention::BySequence with_selected(CoreAttention::BySequence by_sequence, const Saved& s) const {
-    by_sequence.selected = s.indexer.selected;
-    return by_sequence;
-  }
   // k_rope: [B, S, 1, r] rotated elements of the keys. Both functions set s.out.
-  void attend(const LayerContext& layer, ConstView k_rope, Saved& s) const;
+  void attend_to_tokens(const LayerContext& layer, ConstView k_rope, Saved& s) const;
   void attend_to_cache(const LayerContext& layer, const LayerCache& cache, ConstView k_rope, Saved& s) const;
   // Rotates the first elements of the heads of x: [tokens, heads, width].
   // inverse: if true, rotates them back.
   void rotate(const ExecutionContext& context, View x, ConstView rope_rows, bool inverse) const {
-    sy::rotate(context.device, rope_table_, pairs_, x, x.dim(1), rope_rows, inverse);
+    sy::rotate(context.device, rope_table_, x, x.dim(1), rope_rows, inverse);
   }
 
   Index cache_index_;
   const RopeTable* rope_table_;
-  RopePairs pairs_ = RopePairs::half;
   Index heads_, qk_rope_dim_, qk_nope_dim_, v_head_dim_;  // Hl, r, kw - r, vw
   Index index_width_;                                     // CacheSpec::index_width
   CoreAttention core_attention_;

@@ -1,7 +1,8 @@
 // Linear layer: y = x W^T + b.
 //
 // A column-parallel Linear holds rows of W and takes gathered tokens. A row-parallel one holds
-// columns of W; forward_sum sums its partial outputs over the tp ranks.
+// columns of W; forward_sum sums its partial outputs over the tp ranks. Inputs and outputs may have
+// other dimensions of as many elements than [T, in] and [T, out].
 #pragma once
 
 #include "src/model/adapted_weight.h"
@@ -12,7 +13,13 @@ class Linear {
  public:
   // weight: [out..., in...] of the store, read as [out, in] with `in` columns.
   // bias: [out], or empty.
-  Linear(ParamStore& store, Param weight, Index in, Param bias = {});
+  Linear(ParamStore& store, Param weight, Index in, Param bias);
+  // Has the weight `name`.weight, and the bias `name`.bias if the store has it.
+  // fused: number of the weights, from this one on, that form one matrix (ParamStore::get_fused)
+  Linear(ParamStore& store, const std::string& name, int fused = 1);
+
+  Index inputs() const { return weight_.shape()[1]; }
+  Index outputs() const { return weight_.shape()[0]; }
 
   // y: [T, out] = x: [T, in] W^T + b; y may be f32 if the weights are not; y += if `accumulate`
   void forward(const ExecutionContext& context, ConstView x, View y, bool accumulate = false) const;
@@ -30,7 +37,7 @@ class Linear {
   // Column-parallel. dx: [T, in] = sum over tp of (dy W), own tokens. dy: [B * S, out]
   void backward_input_sum(const ExecutionContext& context, ConstView dy, View dx) const;
   // dW += dy^T x, or the same for the adapters of LoRA; no-op if W is frozen
-  void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x) { weight_.backward(context, dy, x); }
+  void backward_weight(const ExecutionContext& context, ConstView dy, ConstView x);
   // db += column sums of dy: [T, out]. If row-parallel, dy is of the rank's own tokens.
   void backward_bias(const ExecutionContext& context, ConstView dy) const;
   // Does both.
@@ -40,6 +47,16 @@ class Linear {
   View backward_sum(const ExecutionContext& context, ConstView dy, ConstView x);
 
  private:
+  // Returns inputs as [T, in], and the outputs of inputs x as [T, out].
+  template <class V>
+  V input_rows(V x) const {
+    return x.reshape({x.elements() / inputs(), inputs()});
+  }
+  template <class V>
+  V output_rows(V y, ConstView x) const {
+    return y.reshape({x.elements() / inputs(), outputs()});
+  }
+
   AdaptedWeight weight_;  // [out, in]
   Param bias_;            // [out]
 };

@@ -4,29 +4,21 @@
 
 namespace sy {
 
-LshAttention::LshAttention(const LshAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix,
-                           Index index)
+LshAttention::LshAttention(const LshAttentionSpec& spec, const SublayerContext& context, const std::string& prefix)
     : spec_(spec),
-      index_(index),
-      heads_(store.get(prefix + "q.weight").weight.dim(0)),
+      index_(context.counts.lsh++),
+      heads_(context.store.get(prefix + "q.weight").weight.dim(0)),
       head_dim_(spec.key_width),
-      qv_(store, store.get_fused(prefix + "q.weight", 2), d_model,
-          spec.qkv_bias ? store.get_fused(prefix + "q.bias", 2) : Param{}),
-      out_(store, store.get(prefix + "out.weight"), heads_ * head_dim_, store.find(prefix + "out.bias")) {
+      qv_(context.store, prefix + "q", 2),
+      out_(context.store, prefix + "out") {
   SY_ASSERT(spec.value_width == spec.key_width, "values of {} for keys of {}", spec.value_width, spec.key_width);
   if (spec.factors.empty()) return;
-  rotations_ = store.device().tensor({heads_, head_dim_, spec.rounds, spec.rotation_columns()});
-  const std::vector<float> host = lsh_rotations(spec, prefix, store.box(prefix + "q.weight").begin[0], heads_);
-  store.device().to_device(host.data(), rotations_);
-}
-
-void LshAttention::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
-  attend(layer, x, s);
-  out_.forward_sum(layer.context, s.out.reshape({layer.stream.tokens(), heads_ * head_dim_}), to);
+  rotations_ = context.store.device().tensor({heads_, head_dim_, spec.rounds, spec.rotation_columns()});
+  const std::vector<float> host = lsh_rotations(spec, prefix, context.store.box(prefix + "q.weight").begin[0], heads_);
+  context.store.device().to_device(host.data(), rotations_);
 }
 
 void LshAttention::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
-  if (layer.recompute == Recompute::attention) attend(layer, x, s);
   if (layer.recompute == Recompute::norms) s.x = gather_tokens(layer.context, layer.inputs(), x);
 }
 
@@ -39,7 +31,7 @@ void LshAttention::attend(const LayerContext& layer, ConstView x, Saved& s) cons
   s.qv = layer.save({B, S, 2 * heads_, head_dim_});
   s.out = layer.save({B, S, heads_, head_dim_});
   s.lse = layer.saved.f32({B, heads_, S});
-  qv_.forward(context, s.x, s.qv.reshape({B * S, 2 * heads_ * head_dim_}));
+  qv_.forward(context, s.x, s.qv);
   s.order = sorted(layer, s.qv);
   const auto [q, v] = split_heads(s.qv, heads_, heads_);
   run(context.device,
@@ -69,7 +61,6 @@ ConstView LshAttention::sorted(const LayerContext& layer, ConstView qv) const {
 void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx) {
   const ExecutionContext& context = layer.context;
   const Arena::Scope scope(context.scratch);
-  const Index T = layer.stream.tokens();
   const View dout = out_.backward_sum(context, dy, s.out);
   const View dqv = context.temp(s.qv.shape());
   const auto [q, v] = split_heads(s.qv, heads_, heads_);
@@ -84,9 +75,8 @@ void LshAttention::backward(const LayerContext& layer, ConstView dy, const Saved
                                                 .desc = spec_.desc,
                                                 .dx = dq,
                                                 .dv = dv});
-  const View dqv_rows = dqv.reshape({T, 2 * heads_ * head_dim_});
-  qv_.backward_params(context, dqv_rows, s.x);
-  qv_.backward_input_sum(context, dqv_rows, dx);
+  qv_.backward_params(context, dqv, s.x);
+  qv_.backward_input_sum(context, dqv, dx);
 }
 
 std::vector<float> lsh_rotations(const LshAttentionSpec& spec, const std::string& prefix, Index first, Index count) {

@@ -8,14 +8,13 @@
 
 #include "src/model/core_attention.h"
 #include "src/model/linear.h"
-#include "src/params/lsh_attention_spec.h"
+#include "src/model/sublayer.h"
 
 namespace sy {
 
 class LshAttention {
  public:
   static constexpr const char* trace_name = "attention";
-  static constexpr bool recomputable = true;
 
   // Hl: number of heads of this rank.
   struct Saved {
@@ -26,26 +25,23 @@ class LshAttention {
     View lse;         // [B, Hl, S]
   };
 
-  // - prefix: of its parameters' names, for example "layers.3.attention."
-  // - index: among the layers of this kind of the stage (LayerContext::lsh_orders)
-  LshAttention(const LshAttentionSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Index index);
+  LshAttention(const LshAttentionSpec& spec, const SublayerContext& context, const std::string& prefix);
 
-  // to: [T, D] = attention(x: [T, D])
-  void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
-  // See Sublayer. With Recompute::attention everything up to the output projection is computed.
+  // See Sublayer.
+  const Linear& out() const { return out_; }
+  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   void recompute(const LayerContext& layer, ConstView x, Saved& s) const;
   // dx: [T, D] = gradient with respect to x; dy: [T, D], with respect to the output
   void backward(const LayerContext& layer, ConstView dy, const Saved& s, View dx);
 
  private:
-  // Computes s.out, and everything before it.
-  void attend(const LayerContext& layer, ConstView x, Saved& s) const;
   // Returns the sorted tokens. Empty if they are not sorted.
   ConstView sorted(const LayerContext& layer, ConstView qv) const;
 
   LshAttentionSpec spec_;
-  Index index_, heads_, head_dim_;  // Hl, hd
-  Tensor rotations_;                // ops::LshSort::rotations of this rank's heads
+  Index index_;             // in LayerContext::lsh_orders
+  Index heads_, head_dim_;  // Hl, hd
+  Tensor rotations_;        // ops::LshSort::rotations of this rank's heads
   Linear qv_, out_;
 };
 

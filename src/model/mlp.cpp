@@ -13,17 +13,12 @@ constexpr FfnActivation sigmoid{Activation::sigmoid, false};
 
 }  // namespace
 
-Mlp::Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param output_gate)
-    : activation_(spec.activation),
-      width_(store.get(prefix + "up.weight").weight.dim(1)),
-      gate_up_(store, store.get(prefix + "up.weight"), d_model, store.find(prefix + "up.bias")),
-      down_(store, store.get(prefix + "down.weight"), width_, store.find(prefix + "down.bias")) {
-  SY_ASSERT(!(output_gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
-  if (output_gate) output_gate_.emplace(store, output_gate, d_model);
+Mlp::Mlp(const MlpSpec& spec, const SublayerContext& context, const std::string& prefix, const std::string& output_gate)
+    : activation_(spec.activation), gate_up_(context.store, prefix + "up"), down_(context.store, prefix + "down") {
+  SY_ASSERT(!(spec.output_gate && spec.bias), "{}: a gate does not multiply the last bias", prefix);
+  if (spec.output_gate) output_gate_.emplace(context.store, output_gate);
   if (activation_.act != Activation::xielu) return;
-  xielu_ = store.get_fused(prefix + "xielu.positive", 2);
-  xielu_.weight = xielu_.weight.reshape({2});
-  if (xielu_.grad) xielu_.grad = xielu_.grad.reshape({2});
+  xielu_ = context.store.get_fused(prefix + "xielu.positive", 2).reshape({2});
 }
 
 void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const {
@@ -33,13 +28,13 @@ void Mlp::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   if (output_gate_) {
     s.gate_logits = layer.saved.f32({layer.stream.tokens()});
     s.gate = layer.saved.f32({layer.stream.tokens()});
-    output_gate_->forward(context, s.x, s.gate_logits.reshape({layer.stream.tokens(), 1}));
+    output_gate_->forward(context, s.x, s.gate_logits);
     const Shape rows = {layer.stream.sequences, layer.stream.seq_len};
     run(context.device,
         ops::ActivationForward{.h = s.gate_logits.reshape(rows), .activation = sigmoid, .y = s.gate.reshape(rows)});
   }
   const Arena::Scope scope(context.scratch);
-  const View a = context.temp({layer.stream.tokens(), width_});
+  const View a = context.temp({layer.stream.tokens(), down_.inputs()});
   // The gate multiplies each row before the second GEMM, which is linear.
   first_product(context, s, a);
   down_.forward_sum(context, a, to);
@@ -51,7 +46,7 @@ void Mlp::recompute(const LayerContext& layer, ConstView x, Saved& s) const {
   if (layer.recompute != Recompute::experts) return;
   s.h = layer.save(hidden_shape(layer));
   const Arena::Scope scope(context.scratch);
-  const View a = context.temp({layer.stream.tokens(), width_});
+  const View a = context.temp({layer.stream.tokens(), down_.inputs()});
   first_product(context, s, a);
 }
 
@@ -81,7 +76,7 @@ void Mlp::backward(const LayerContext& layer, ConstView dy, const Saved& s, View
   down_.backward_bias(context, dy);
   dy = gather_tokens(context, context.scratch, dy);
   // Computing a again is cheaper than saving it.
-  const View a = context.temp({dy.dim(0), width_}), dh = context.temp(s.h.shape());
+  const View a = context.temp({dy.dim(0), down_.inputs()}), dh = context.temp(s.h.shape());
   const View dgate = output_gate_ ? context.scratch.f32(s.gate.shape()) : View{};
   backward_activation(context, dy, s, dh, dgate, a);
   down_.backward_weight(context, dy, a);

@@ -6,14 +6,13 @@
 #include <optional>
 
 #include "src/model/linear.h"
-#include "src/params/block_specs.h"
+#include "src/model/sublayer.h"
 
 namespace sy {
 
 class Mlp {
  public:
   static constexpr const char* trace_name = "mlp";
-  static constexpr bool recomputable = false;
 
   // Fl: width of this rank's shard.
   struct Saved {
@@ -22,8 +21,9 @@ class Mlp {
     View gate_logits, gate;  // [B * S] f32: w x and its sigmoid, or empty
   };
 
-  // output_gate: w [1, D], or empty.
-  Mlp(const MlpSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, Param output_gate = {});
+  // output_gate: name of w [1, D], if the spec has one
+  Mlp(const MlpSpec& spec, const SublayerContext& context, const std::string& prefix,
+      const std::string& output_gate = "");
 
   // to: [T, D] = mlp(x: [T, D])
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const;
@@ -34,9 +34,7 @@ class Mlp {
 
  private:
   // Returns the shape of the inputs of the activation.
-  Shape hidden_shape(const LayerContext& layer) const {
-    return {layer.stream.tokens(), (activation_.gated ? 2 : 1) * width_};
-  }
+  Shape hidden_shape(const LayerContext& layer) const { return {layer.stream.tokens(), gate_up_.outputs()}; }
 
   // s.h and a: [B * S, Fl] = the first product of s.x, and its activation
   void first_product(const ExecutionContext& context, const Saved& s, View a) const;
@@ -46,7 +44,6 @@ class Mlp {
                            View a) const;
 
   FfnActivation activation_;
-  Index width_;  // Fl
   Param xielu_;  // [2], or empty: ops::XieluForward::parameters
   Linear gate_up_, down_;
   std::optional<Linear> output_gate_;

@@ -21,24 +21,21 @@ GatheredRows permuted(Device& b, bool by_index, ConstView x, Index first, ConstV
 
 }  // namespace
 
-Moe::Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
-         Index router_index)
-    : activation_(spec.expert.activation), router_(spec, d_model, store, prefix, tables, router_index) {
+Moe::Moe(const MoeSpec& spec, const SublayerContext& context, const std::string& prefix)
+    : activation_(spec.expert.activation), router_(spec, context, prefix) {
+  ParamStore& store = context.store;
   const Param gate_up = store.get(prefix + "experts.up.weight"), down = store.get(prefix + "experts.down.weight");
   const Index local = down.weight.dim(0);
   width_ = down.weight.dim(2);
   // The grouped GEMM sees gate and up projection as one matrix.
-  gate_up_ = AdaptedWeight(store, gate_up, {local, spec.expert.num_projections() * width_, d_model});
+  gate_up_ = AdaptedWeight(store, gate_up, {local, spec.expert.num_projections() * width_, down.weight.dim(1)});
   down_ = AdaptedWeight(store, down, down.weight.shape());
   if (spec.expert.bias) {
-    gate_up_bias_ = store.get(prefix + "experts.up.bias");
-    for (View* v : {&gate_up_bias_.weight, &gate_up_bias_.grad})
-      if (*v) *v = v->reshape({local, spec.expert.num_projections() * width_});
+    gate_up_bias_ = store.get(prefix + "experts.up.bias").reshape({local, spec.expert.num_projections() * width_});
     down_bias_ = store.get(prefix + "experts.down.bias");
     down_bias_column_ = store.box(prefix + "experts.down.bias").begin[1];
   }
-  if (spec.shared)
-    shared_.emplace(*spec.shared, d_model, store, prefix + "shared.", store.find(prefix + "shared_gate.weight"));
+  if (spec.shared) shared_.emplace(*spec.shared, context, prefix + "shared.", prefix + "shared_gate");
 }
 
 void Moe::build_permutation(const LayerContext& layer, ConstView physical_experts, ConstView weights,
@@ -66,7 +63,7 @@ void Moe::forward(const LayerContext& layer, ConstView x, Output to, Saved& s) c
   TraceScope trace(context.mesh.rank_context(), "route", {{"rows", T}});
   router_.forward(layer, x, s.router);
   trace.next("dispatch");
-  const Routing& r = s.router.routing;
+  const Router::Saved& r = s.router;
   TokenDispatcher dispatcher(b, context.mesh, router_.placement(context));
   const CountExchange exchange = dispatcher.exchange_counts(r.dispatch_layout);
 

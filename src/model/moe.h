@@ -13,7 +13,6 @@ namespace sy {
 class Moe {
  public:
   static constexpr const char* trace_name = "moe";
-  static constexpr bool recomputable = false;
 
   // State that forward saves for backward.
   // A: number of tokens received from all ranks of the expert-parallel group. A token occurs once,
@@ -39,11 +38,9 @@ class Moe {
     Mlp::Saved shared;
   };
 
-  // - store: has the parameters, and must outlive this object
+  // - context: its store has the parameters, and must outlive this object
   // - prefix: "layers.3.moe."
-  // - tables, router_index: see Router
-  Moe(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
-      Index router_index);
+  Moe(const MoeSpec& spec, const SublayerContext& context, const std::string& prefix);
 
   // Routes x, and writes the sum over chosen experts of weight * expert(x), + shared experts(x).
   // Shapes: x, to [T, D]. Dropped assignments add nothing. x must stay valid until backward.

@@ -3,20 +3,13 @@
 #include "kernels/ops/elementwise.h"
 
 namespace sy {
-namespace {
-
-Linear projection(const SublayerContext& context, const std::string& name) {
-  return {context.store, context.store.get(name + ".weight"), context.d_model};
-}
-
-}  // namespace
 
 MtpModule::MtpModule(const Config& config, const BlockSpec& block, Index layer, const SublayerContext& context)
-    : hidden_norm_(norm_spec(config).desc(), context.store, mtp_prefix(layer) + "hidden_norm"),
-      embedding_norm_(norm_spec(config).desc(), context.store, mtp_prefix(layer) + "embedding_norm"),
-      head_norm_(final_norm_spec(config).desc(), context.store, mtp_prefix(layer) + "head_norm"),
-      hidden_projection_(projection(context, mtp_prefix(layer) + "hidden_projection")),
-      embedding_projection_(projection(context, mtp_prefix(layer) + "embedding_projection")),
+    : hidden_norm_(norm_spec(config), context.store, mtp_prefix(layer) + "hidden_norm"),
+      embedding_norm_(norm_spec(config), context.store, mtp_prefix(layer) + "embedding_norm"),
+      head_norm_(final_norm_spec(config), context.store, mtp_prefix(layer) + "head_norm"),
+      hidden_projection_(context.store, mtp_prefix(layer) + "hidden_projection"),
+      embedding_projection_(context.store, mtp_prefix(layer) + "embedding_projection"),
       block_(block, layer, context) {}
 
 View MtpModule::forward(const LayerContext& layer, const Embedding& embedding, ConstView hidden, Saved& s) const {

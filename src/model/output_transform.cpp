@@ -11,8 +11,7 @@ constexpr FfnActivation gelu{Activation::gelu, false};
 }  // namespace
 
 OutputTransform::OutputTransform(const Config& config, ParamStore& store)
-    : dense_(store, store.get("output_transform.weight"), config.model.d_model, store.find("output_transform.bias")),
-      norm_(norm_spec(config).desc(), store, "output_transform_norm") {}
+    : dense_(store, "output_transform"), norm_(norm_spec(config), store, "output_transform_norm") {}
 
 View OutputTransform::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   s.hidden = layer.save(x.shape());

@@ -128,11 +128,15 @@ std::string training_rope_text(const std::vector<BlockSpec>& blocks) {
   return fmt::format("\nrope      {}; evaluation and generation go by the length of each text", join(texts, "; "));
 }
 
-void rotate(Device& device, const RopeTable* table, RopePairs pairs, View x, Index heads, ConstView rows,
-            bool inverse) {
+void rotate(Device& device, const RopeTable* table, View x, Index heads, ConstView rows, bool inverse,
+            std::optional<RopePairs> pairs) {
   if (!table) return;
-  run(device,
-      ops::Rope{.x = x, .heads = heads, .positions = rows, .table = table->rows, .inverse = inverse, .pairs = pairs});
+  run(device, ops::Rope{.x = x,
+                        .heads = heads,
+                        .positions = rows,
+                        .table = table->rows,
+                        .inverse = inverse,
+                        .pairs = pairs.value_or(table->spec.pairs)});
 }
 
 RopeTables::RopeTables(Device& device, const std::vector<BlockSpec>& blocks, Index positions)

@@ -47,8 +47,11 @@ struct RopeTable {
 };
 
 // Rotates the first `heads` heads of x: [tokens, heads or more, width], or back if `inverse`. No-op
-// if `table` is nullptr. rows: [tokens] i32 rows of the table
-void rotate(Device& device, const RopeTable* table, RopePairs pairs, View x, Index heads, ConstView rows, bool inverse);
+// if `table` is nullptr.
+// - rows: [tokens] i32 rows of the table
+// - pairs: empty: those of the table's spec
+void rotate(Device& device, const RopeTable* table, View x, Index heads, ConstView rows, bool inverse,
+            std::optional<RopePairs> pairs = {});
 
 // Tables of all RopeSpecs of the layers. Row p belongs to position p. In generation with a scaling
 // that depends on the length, row p belongs to token p of the pass (TokenStream::rope_rows). As in

@@ -17,19 +17,13 @@ Index expert_capacity(double factor, Index top_k, Index tokens, Index experts) {
   return std::max<Index>(1, static_cast<Index>(std::ceil(exact * (1 - 1e-12))));
 }
 
-RouterTables RouterTables::of(Index router) const {
-  const auto row = [&](auto table) { return table ? table.rows(router, 1).reshape({table.dim(1)}) : table; };
-  return {row(bias), row(logical_to_physical)};
-}
-
-Router::Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
-               Index index)
+Router::Router(const MoeSpec& spec, const SublayerContext& context, const std::string& prefix)
     : spec_(spec.router),
       experts_(spec.experts),
-      logits_(store, store.get(prefix + "router.weight"), d_model, store.find(prefix + "router.bias")),
-      tables_(tables),
-      index_(index) {
-  if (spec_.learned_noise_stddev) noise_stddev_.emplace(store, store.get(prefix + "router.noise.weight"), d_model);
+      logits_(context.store, prefix + "router"),
+      index_(context.counts.routers++),
+      tables_(context.routers.of(index_)) {
+  if (spec_.learned_noise_stddev) noise_stddev_.emplace(context.store, prefix + "router.noise");
   if (spec_.noise) spec_.noise->stream = hash_name(prefix + "router.noise");
   if (spec_.jitter) spec_.jitter->stream = hash_name(prefix + "router.jitter");
 }
@@ -58,10 +52,9 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
   s.logits = layer.saved.f32({T, E});
   const RoutingDecisions recorded = layer.decisions.of(index_);
   s.experts = recorded.experts ? recorded.experts : layer.saved.i32({T, k});
-  Routing& r = s.routing;
-  r.weights = layer.saved.f32({T, k});
+  s.weights = layer.saved.f32({T, k});
   const LoadBalanceState load_balance = layer.load_balance.of(index_);
-  r.dispatch_layout =
+  s.dispatch_layout =
       DispatchLayout(placement, T, k, load_balance.tokens_per_expert.reshape({E}), layer.saved, context.scratch);
 
   const Arena::Scope scope(context.scratch);
@@ -93,13 +86,13 @@ void Router::forward(const LayerContext& layer, ConstView x, Saved& s) const {
                            .desc = spec_.route,
                            .replay = recorded.replay,
                            .experts = s.experts,
-                           .weights = r.weights,
+                           .weights = s.weights,
                            .counts = load_balance.counts.reshape(of_segments),
                            .probability = load_balance.probability.reshape(of_segments),
                            .z_squared = load_balance.z_squared});
-  if (masked && !recorded.replay) apply_capacity(layer, s.experts, r.weights, dispatch_mask);
-  if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, r.weights, dispatch_mask});
-  r.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
+  if (masked && !recorded.replay) apply_capacity(layer, s.experts, s.weights, dispatch_mask);
+  if (layer.routing_hook) (*layer.routing_hook)({s.logits, s.experts, s.weights, dispatch_mask});
+  s.dispatch_layout.build(b, placement, s.experts, dispatch_mask, context.scratch);
 }
 
 Index Router::capacity(const LayerContext& layer) const {
@@ -114,28 +107,22 @@ void Router::apply_capacity(const LayerContext& layer, ConstView experts, ConstV
   const Index seq_len = layer.stream.seq_len;
   const bool by_rank = spec_.capacity_scope == CapacityScope::rank;
   const CapacityDesc desc{spec_.drop_order, capacity(layer)};
-  const bool one_scope = by_rank || desc.capacity == 0;
-  if (one_scope || layer.own_tokens() % seq_len == 0)
-    return run(context.device,
-               ops::ApplyCapacity{.experts = experts,
-                                  .weights = weights,
-                                  .segments = one_scope ? 1 : std::max<Index>(1, layer.own_tokens() / seq_len),
-                                  .num_experts = experts_,
-                                  .desc = desc,
-                                  .dispatch_mask = dispatch_mask});
-  // The sequence is split over tensor-parallel ranks. Each of them decides for all of it, and uses
-  // the result of its own tokens.
+  const bool one_scope = by_rank || desc.capacity == 0, split = !one_scope && layer.own_tokens() % seq_len != 0;
+  // A sequence that is split over tensor-parallel ranks: each of them decides for all of it, and
+  // uses the result of its own tokens.
   const Arena::Scope scope(context.scratch);
-  const ConstView all_experts = gather_tokens(context, context.scratch, experts);
-  const ConstView all_weights = gather_tokens(context, context.scratch, weights);
-  const View all_masks = context.scratch.i32(all_experts.shape());
+  const ConstView all_experts = split ? gather_tokens(context, context.scratch, experts) : experts;
+  const ConstView all_weights = split ? gather_tokens(context, context.scratch, weights) : weights;
+  const View all_masks = split ? context.scratch.i32(all_experts.shape()) : dispatch_mask;
   run(context.device, ops::ApplyCapacity{.experts = all_experts,
                                          .weights = all_weights,
-                                         .segments = layer.stream.sequences,
+                                         .segments = split       ? layer.stream.sequences
+                                                     : one_scope ? 1
+                                                                 : std::max<Index>(1, layer.own_tokens() / seq_len),
                                          .num_experts = experts_,
                                          .desc = desc,
                                          .dispatch_mask = all_masks});
-  run(context.device, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
+  if (split) run(context.device, ops::Copy{.x = context.own_tokens(all_masks), .y = dispatch_mask});
 }
 
 void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x, const Saved& s, View dx) {
@@ -146,7 +133,7 @@ void Router::backward(const LayerContext& layer, ConstView dweights, ConstView x
   const View dprobability = layer.load_balance.of(index_).dprobability;
   run(context.device, ops::RouteBackward{.logits = s.logits,
                                          .experts = s.experts,
-                                         .weights = s.routing.weights,
+                                         .weights = s.weights,
                                          .dweights = dweights,
                                          .dprobability = dprobability.reshape({dprobability.dim(1), experts_}),
                                          .desc = spec_.route,

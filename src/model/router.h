@@ -10,33 +10,9 @@
 
 #include "dist/token_dispatcher.h"
 #include "src/model/linear.h"
-#include "src/params/block_specs.h"
+#include "src/model/sublayer.h"
 
 namespace sy {
-
-// Routing decisions of the tokens. If etp > 1, a token goes to all etp ranks that split a chosen
-// expert, and their partial outputs are summed.
-struct Routing {
-  View weights;  // [T, k] weight of each choice, dropped ones included
-  // Its `physical_experts` and `counts` are in scratch memory (Router::forward).
-  DispatchLayout dispatch_layout;
-};
-
-// Inputs of L routers that are not parameters. Each may be empty. The tables of one router have no
-// dimension L.
-struct RouterTables {
-  // [L, E] selection biases: added to the scores for the selection only.
-  View bias;
-  ConstView logical_to_physical;  // [L, E] i32 as in ExpertPartition
-
-  // Returns the tables of the routers of a range.
-  RouterTables of(Range routers) const {
-    return {bias ? bias.rows(routers.begin, routers.size()) : bias,
-            logical_to_physical ? logical_to_physical.rows(routers.begin, routers.size()) : logical_to_physical};
-  }
-  // Returns the tables of one of L routers.
-  RouterTables of(Index router) const;
-};
 
 class Router {
  public:
@@ -45,18 +21,20 @@ class Router {
     View logits;        // [T, E] including learned noise
     View noise_stddev;  // [T, E] its softplus scales the noise; empty without a learned deviation
     View experts;       // [T, k] i32 logical expert of each choice
-    Routing routing;
+    View weights;       // [T, k] weight of each choice, dropped ones included
+    // Its `physical_experts` and `counts` are in scratch memory. If etp > 1, a token goes to all
+    // etp ranks that split a chosen expert, and their partial outputs are summed.
+    DispatchLayout dispatch_layout;
   };
 
-  // index: of this router in LayerContext::load_balance
-  Router(const MoeSpec& spec, Index d_model, ParamStore& store, const std::string& prefix, RouterTables tables,
-         Index index);
+  // prefix: of the MoE layer's parameters
+  Router(const MoeSpec& spec, const SublayerContext& context, const std::string& prefix);
 
   // Chooses the experts of x: [T, D], and drops assignments beyond the capacity.
   // - Writes the decisions to `s`, and their sums to layer.load_balance. Records them in
   //   layer.decisions, or replays those.
   // - Calls layer.routing_hook with them, if it is not nullptr.
-  // - `physical_experts` and `counts` of s.routing.dispatch_layout live until the caller's scope of
+  // - `physical_experts` and `counts` of s.dispatch_layout live until the caller's scope of
   //   the scratch arena ends.
   // - Collective over tp, because the capacity may be that of a sequence that tp ranks split.
   void forward(const LayerContext& layer, ConstView x, Saved& s) const;
@@ -89,8 +67,8 @@ class Router {
   Index experts_;
   Linear logits_;
   std::optional<Linear> noise_stddev_;
+  Index index_;  // of this router in LayerContext::load_balance
   RouterTables tables_;
-  Index index_;
 };
 
 // Returns C = ceil(factor * k * tokens / experts), at least 1. 0 (no limit) if factor is 0.

@@ -14,11 +14,7 @@ Param output_weight(const ParamStore& store) {
 }  // namespace
 
 Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables routers, const RopeTables& rope)
-    : store_(store),
-      d_model_(config.model.d_model),
-      first_layer_(layers.begin),
-      end_layer_(layers.end),
-      recompute_(config.train.recompute) {
+    : store_(store), first_layer_(layers.begin), end_layer_(layers.end), recompute_(config.train.recompute) {
   const std::vector<BlockSpec> specs = block_specs(config);
   SY_ASSERT(0 <= layers.begin && layers.begin < layers.end && layers.end <= config.model.layers,
             "layers {} to {} of {}", layers.begin, layers.end, config.model.layers);
@@ -35,7 +31,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
     embedding_.emplace(config.stacks.empty() ? config : config.of_stack(1), store, rope.positions(),
                        decoder_prefix(config));
   SublayerCounts counts;
-  const SublayerContext context{d_model_, store, rope, routers, counts};
+  const SublayerContext context{store, rope, routers, counts};
   const auto add_ids = [&](Index layer) {
     moe_layer_ids_.resize(static_cast<std::size_t>(encoder_routers() + counts.routers), layer);
   };
@@ -65,7 +61,7 @@ Stage::Stage(const Config& config, ParamStore& store, Range layers, RouterTables
   SY_ASSERT(!moe_ || !moe_->router.joint_balancing || moe_layers() == routers_of_all,
             "one load-balance loss of {} layers, of which a stage has {}", routers_of_all, moe_layers());
   if (layers.end == config.model.layers) {
-    final_norm_.emplace(final_norm_spec(config).desc(), store, decoder_prefix(config) + "final_norm");
+    final_norm_.emplace(final_norm_spec(config), store, decoder_prefix(config) + "final_norm");
     if (config.model.output_transform) transform_.emplace(config, store);
     head_.emplace(config, store, output_weight(store), store.box("embedding.weight").begin[0]);
   }

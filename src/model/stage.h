@@ -105,7 +105,7 @@ class Stage {
   Index head_bucket() const { return bucket_of_layer(end_layer_); }
 
   ParamStore& store_;
-  Index d_model_, first_layer_, end_layer_;
+  Index first_layer_, end_layer_;
   Recompute recompute_;
   std::optional<Encoder> encoder_;      // in an encoder-decoder
   std::optional<Embedding> embedding_;  // first stage only

@@ -1,5 +1,7 @@
 #include "src/model/sublayer.h"
 
+#include <type_traits>
+
 #include "src/model/attention.h"
 #include "src/model/cross_attention.h"
 #include "src/model/latent_attention.h"
@@ -14,16 +16,25 @@ namespace {
 template <class Layer>
 class SublayerOf final : public Sublayer {
  public:
-  explicit SublayerOf(Layer layer) : layer_(std::move(layer)) {}
+  template <class Spec>
+  SublayerOf(const Spec& spec, const SublayerContext& context, const std::string& prefix)
+      : layer_(spec, context, prefix) {}
 
   std::unique_ptr<Saved> make_saved() const override { return std::make_unique<State>(); }
   void forward(const LayerContext& layer, ConstView x, Output to, Saved& s) const override {
-    layer_.forward(layer, x, to, state(s));
+    if constexpr (is_attention) {
+      layer_.attend(layer, x, state(s));
+      layer_.out().forward_sum(layer.context, state(s).out, to);
+    } else {
+      layer_.forward(layer, x, to, state(s));
+    }
   }
   void recompute(const LayerContext& layer, ConstView x, Saved& s) const override {
+    if constexpr (is_attention)
+      if (layer.recompute == Recompute::attention) return layer_.attend(layer, x, state(s));
     layer_.recompute(layer, x, state(s));
   }
-  bool is_freed(Recompute mode) const override { return mode == Recompute::attention && Layer::recomputable; }
+  bool is_freed(Recompute mode) const override { return is_attention && mode == Recompute::attention; }
   void backward(const LayerContext& layer, ConstView dy, Saved& s, View dx) override {
     layer_.backward(layer, dy, state(s), dx);
   }
@@ -36,6 +47,7 @@ class SublayerOf final : public Sublayer {
   const char* trace_name() const override { return Layer::trace_name; }
 
  private:
+  static constexpr bool is_attention = requires { &Layer::attend; };
   struct State : Saved {
     typename Layer::Saved value;
   };
@@ -44,29 +56,13 @@ class SublayerOf final : public Sublayer {
   Layer layer_;
 };
 
-CrossAttention make(const CrossAttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
-  return {spec, c.d_model, c.store, prefix, c.rope.positions(), c.counts.caches++};
-}
-
-Attention make(const AttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
-  return {spec, c.d_model, c.store, prefix, c.rope.of(spec.rope), c.rope.positions(), c.counts.caches++};
-}
-
-LatentAttention make(const LatentAttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
-  return {spec, c.d_model, c.store, prefix, c.rope.of(spec.rope), c.rope.positions(), c.counts.caches++};
-}
-
-LshAttention make(const LshAttentionSpec& spec, const SublayerContext& c, const std::string& prefix) {
-  return {spec, c.d_model, c.store, prefix, c.counts.lsh++};
-}
-
-Mlp make(const MlpSpec& spec, const SublayerContext& c, const std::string& prefix) {
-  return {spec, c.d_model, c.store, prefix};
-}
-
-Moe make(const MoeSpec& spec, const SublayerContext& c, const std::string& prefix) {
-  const Index index = c.counts.routers++;
-  return {spec, c.d_model, c.store, prefix, c.routers.of(index), index};
+// Makes a sublayer of the first of these classes that takes the spec.
+template <class Layer, class... Others>
+std::unique_ptr<Sublayer> make_one_of(const auto& spec, const SublayerContext& context, const std::string& prefix) {
+  if constexpr (std::is_constructible_v<Layer, decltype(spec), const SublayerContext&, const std::string&>)
+    return std::make_unique<SublayerOf<Layer>>(spec, context, prefix);
+  else
+    return make_one_of<Others...>(spec, context, prefix);
 }
 
 }  // namespace
@@ -74,9 +70,9 @@ Moe make(const MoeSpec& spec, const SublayerContext& c, const std::string& prefi
 std::unique_ptr<Sublayer> make_sublayer(const SublayerSpec& spec, const SublayerContext& context,
                                         const std::string& prefix) {
   return std::visit(
-      [&](const auto& of_kind) -> std::unique_ptr<Sublayer> {
-        using Layer = decltype(make(of_kind, context, prefix));
-        return std::make_unique<SublayerOf<Layer>>(make(of_kind, context, prefix));
+      [&](const auto& of_kind) {
+        return make_one_of<Attention, LatentAttention, LshAttention, CrossAttention, Mlp, Moe>(of_kind, context,
+                                                                                               prefix);
       },
       spec);
 }

@@ -1,15 +1,19 @@
 // Sublayers of a block, behind one interface: attention, latent attention, MLP, MoE.
 //
 // A sublayer is a class with
+//   a constructor (const Spec&, const SublayerContext&, const std::string& prefix)
 //   struct Saved                                 state that forward saves for backward
 //   forward(layer, ConstView x, Output to, Saved&)     to.y: [T, D] = to.residual + f(x: [T, D])
 //   recompute(layer, ConstView x, Saved&)        tensors that layer.recompute excluded from Saved
 //   backward(layer, ConstView dy, Saved&, View dx)     dx = gradient with respect to x
 //   static constexpr const char* trace_name      name of its time in traces
-//   static constexpr bool recomputable           true: recompute() needs nothing but x, if the mode
-//                                                is Recompute::attention
 //   CacheSpec cache_spec()                       if generation caches keys and values for it
-// and with an overload of make() in sublayer.cpp, which the type of its spec selects.
+// and is one of the classes of make_sublayer(). The type of its spec selects it.
+//
+// A kind of attention has instead of forward
+//   attend(layer, ConstView x, Saved&)           computes Saved::out, and everything before it.
+//                                                Recompute::attention calls it again.
+//   const Linear& out()                          output projection of Saved::out
 #pragma once
 
 #include <memory>
@@ -17,8 +21,8 @@
 
 #include "src/model/context.h"
 #include "src/model/rope.h"
-#include "src/model/router.h"
 #include "src/params/block_specs.h"
+#include "src/params/store.h"
 
 namespace sy {
 
@@ -54,9 +58,27 @@ struct SublayerCounts {
   Index caches = 0, routers = 0, lsh = 0;
 };
 
+// Inputs of L routers that are not parameters. Each may be empty. The tables of one router have no
+// dimension L.
+struct RouterTables {
+  // [L, E] selection biases: added to the scores for the selection only.
+  View bias;
+  ConstView logical_to_physical;  // [L, E] i32 as in ExpertPartition
+
+  // Returns the tables of the routers of a range.
+  RouterTables of(Range routers) const {
+    return {bias ? bias.rows(routers.begin, routers.size()) : bias,
+            logical_to_physical ? logical_to_physical.rows(routers.begin, routers.size()) : logical_to_physical};
+  }
+  // Returns the tables of one of L routers.
+  RouterTables of(Index router) const {
+    const auto row = [&](auto table) { return table ? table.rows(router, 1).reshape({table.dim(1)}) : table; };
+    return {row(bias), row(logical_to_physical)};
+  }
+};
+
 // Inputs of the sublayers of a stage.
 struct SublayerContext {
-  Index d_model;
   ParamStore& store;
   const RopeTables& rope;
   RouterTables routers;  // tables of the stage's routers, [routers, E]

@@ -29,22 +29,22 @@ void adamw(Device& device, const UpdateOperands& x) {
                          .bit_sums = x.bit_sums});
 }
 
-void sgd(Device& device, const UpdateOperands& x) {
+void update_momentum(Device& device, const UpdateOperands& x, double momentum, bool nesterov) {
   add_bit_sums(device, x, 0);
   run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
                                   .g = x.gradient,
-                                  .momentum = static_cast<float>(x.hyperparameters.momentum),
-                                  .m = x.state[0]});
+                                  .momentum = static_cast<float>(momentum),
+                                  .m = x.state[0],
+                                  .nesterov = nesterov});
+}
+
+void sgd(Device& device, const UpdateOperands& x) {
+  update_momentum(device, x, x.hyperparameters.momentum, false);
   apply_direction(device, x, x.state[0]);
 }
 
 void nesterov_momentum(Device& device, const UpdateOperands& x) {
-  add_bit_sums(device, x, 0);
-  run(device, ops::MomentumUpdate{.coefficient = x.clip_coefficient,
-                                  .g = x.gradient,
-                                  .momentum = static_cast<float>(x.hyperparameters.muon_momentum),
-                                  .m = x.state[0],
-                                  .nesterov = true});
+  update_momentum(device, x, x.hyperparameters.muon_momentum, true);
 }
 
 // The direction of Muon: the orthogonalised momentum, with elements of the root mean square 0.2,

@@ -54,10 +54,9 @@ void add_shared_params(ParamList& list, const CoreAttentionSpec& a) {
   if (!present) add_relative_bias(list, a.relative->stack, a);
 }
 
-void add_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
-                     bool fuses_queries) {
+void add_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, bool fuses_queries) {
   using enum Axis;
-  const Index H = a.heads, K = kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
+  const Index H = a.heads, K = a.kv_heads, qk = a.key_width, v = a.value_width, D = list.d_model();
   const MatrixDims heads{.stack_dims = 1, .heads = true};
   list.matrix(name + ".q.weight", {H, qk, D}, heads, {tp}, list.scaling().matrix());
   list.matrix(name + ".k.weight", {K, qk, D}, heads, {tp}, list.scaling().matrix(), fuses_queries);
@@ -74,7 +73,7 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
   const QkHeads of_q{list.query_heads, H, K, false}, of_k{list.query_heads, H, K, true};
   list.query_heads += H;
   const std::size_t first = list.specs.size();
-  add_projections(list, name, a, K, true);
+  add_projections(list, name, a, true);
   // The weights, and then the biases, are in the order q, k, v.
   for (std::size_t i = first; i < list.specs.size(); i += 3) {
     list.specs[i].qk_heads = of_q;
@@ -87,7 +86,7 @@ void add_params(ParamList& list, const std::string& name, const AttentionSpec& a
     list.not_decayed(name + ".q_norm.weight", per_head ? Shape{H, qk} : Shape{qk}, split, init);
     list.not_decayed(name + ".k_norm.weight", per_head ? Shape{K, qk} : Shape{qk}, split, init, true);
   }
-  if (a.global_projections) add_projections(list, name + "." + global_attention_name, a, K, false);
+  if (a.global_projections) add_projections(list, name + "." + global_attention_name, a, false);
   add_core_params(list, name, a);
   add_indexer_params(list, name, a, D);
 }

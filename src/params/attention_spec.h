@@ -49,7 +49,7 @@ struct IndexerSpec {
 
 // Heads, positions, scores and mask: the members that every kind of attention has.
 struct CoreAttentionSpec {
-  Index heads;
+  Index heads, kv_heads;
   Index key_width, value_width;  // of one head
   Index window;                  // AttentionMask::window
   std::optional<RopeSpec> rope;
@@ -84,7 +84,6 @@ struct QkNormSpec {
 
 // Grouped-query attention.
 struct AttentionSpec : CoreAttentionSpec {
-  Index kv_heads;
   std::optional<QkNormSpec> qk_norm = {};
   // limit of the absolute elements of queries, keys and values, before RoPE; 0 means unlimited
   float clip_qkv = 0;
@@ -95,7 +94,7 @@ struct AttentionSpec : CoreAttentionSpec {
 
 void add_params(ParamList& list, const std::string& name, const AttentionSpec& a);
 SublayerCosts costs(const AttentionSpec& a, Index seq_len);
-inline NamedSizes sizes_of(const AttentionSpec& a) {
+inline NamedSizes sizes_of(const CoreAttentionSpec& a) {
   return {{"K", a.kv_heads}};
 }  // K: kv heads
 
@@ -105,8 +104,7 @@ void add_core_params(ParamList& list, const std::string& name, const CoreAttenti
 // Appends projections of queries, keys and values. Each head is a matrix. Keys and values are
 // adjacent in memory, so that one GEMM computes both.
 // fuses_queries: so are queries, which the same tokens have
-void add_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, Index kv_heads,
-                     bool fuses_queries);
+void add_projections(ParamList& list, const std::string& name, const CoreAttentionSpec& a, bool fuses_queries);
 // Name of global attention within the parameters of its attention: "attention.global.q.weight".
 constexpr const char* global_attention_name = "global";
 

@@ -61,6 +61,7 @@ CoreAttentionSpec core_attention_spec(const Config::Model& m) {
   const BiasPlacement bias = bias_placement(m);
   const double scale = m.attention_scale > 0 ? m.attention_scale : 1.0 / std::sqrt(static_cast<double>(m.key_width()));
   CoreAttentionSpec a{.heads = m.heads,
+                      .kv_heads = m.kv_heads,
                       .key_width = m.key_width(),
                       .value_width = m.value_width(),
                       .window = m.window,
@@ -125,7 +126,7 @@ std::optional<QkNormSpec> qk_norm_spec(const Config::Model& m) {
 }
 
 AttentionSpec attention_spec(const Config::Model& m) {
-  AttentionSpec a{core_attention_spec(m), m.kv_heads};
+  AttentionSpec a{core_attention_spec(m)};
   a.qk_norm = qk_norm_spec(m);
   a.clip_qkv = static_cast<float>(m.clip_qkv);
   a.global_projections = m.global_projections;
@@ -151,7 +152,7 @@ LshAttentionSpec lsh_attention_spec(const Config::Model& m, std::uint64_t seed) 
 }
 
 CrossAttentionSpec cross_attention_spec(const Config::Model& m, Index encoder_length) {
-  CrossAttentionSpec a{core_attention_spec(m), m.kv_heads, encoder_length};
+  CrossAttentionSpec a{core_attention_spec(m), encoder_length};
   a.window = 0;
   a.rope = {};
   a.sparse = {};
@@ -289,7 +290,7 @@ NormPlacement norm_placement(NormPosition position) {
 
 NormSpec norm_spec(const Config& config) {
   const Config::Model& m = config.model;
-  return {m.norm, static_cast<float>(m.norm_eps), bias_placement(m).norm, norm_offset(m)};
+  return {{m.norm, static_cast<float>(m.norm_eps), norm_offset(m)}, bias_placement(m).norm};
 }
 
 NormSpec final_norm_spec(const Config& config) {

@@ -3,7 +3,7 @@
 namespace sy {
 
 void add_params(ParamList& list, const std::string& name, const CrossAttentionSpec& a) {
-  add_projections(list, name, a, a.kv_heads, false);
+  add_projections(list, name, a, false);
   add_core_params(list, name, a);
 }
 

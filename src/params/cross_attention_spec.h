@@ -11,7 +11,6 @@ namespace sy {
 // outputs but padding. In CoreAttentionSpec, causal is false, window is 0, and both widths are
 // equal. rope, sparse, relative and sinks are empty or false.
 struct CrossAttentionSpec : CoreAttentionSpec {
-  Index kv_heads;
   Index encoder_length;  // number of encoder tokens in a sequence, for costs
 };
 
@@ -19,8 +18,5 @@ void add_params(ParamList& list, const std::string& name, const CrossAttentionSp
 // Counts the scores and weighted sums alone: each token reads encoder_length keys. seq_len is not
 // used. model_costs() counts the key and value projections once for each token of the encoder.
 SublayerCosts costs(const CrossAttentionSpec& a, Index seq_len);
-inline NamedSizes sizes_of(const CrossAttentionSpec& a) {
-  return {{"K", a.kv_heads}};
-}  // K: kv heads
 
 }  // namespace sy

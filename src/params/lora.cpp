@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::string_view weight_suffix = ".weight";
 
-std::string adapter_name(const std::string& weight, const char* name) {
-  SY_ASSERT(weight.ends_with(weight_suffix), "{} is no weight", weight);
-  return weight.substr(0, weight.size() - weight_suffix.size()) + "." + name;
-}
-
 // Returns the target of a weight: "experts.up" of "layers.3.moe.experts.up.weight".
 std::string_view target_of(const ParamSpec& spec) {
   std::string_view name = spec.name;
@@ -27,46 +22,29 @@ std::string_view target_of(const ParamSpec& spec) {
   return name;
 }
 
-// Appends dimensions [first, first + count) of `from`.
-void append_dims(const Shape& from, int first, int count, Shape& to) {
-  for (int d = first; d < first + count; ++d) to.push_back(from[d]);
+// Dimensions of a weight that a matrix of its adapter has before `rank` and after it.
+struct SharedDims {
+  int before, first_after, after;  // numbers of them; index of the first of the latter
+};
+SharedDims shared_dims(const ParamSpec& weight, LoraMatrix matrix) {
+  const auto [stack, outputs, inputs] = linear_dims(weight);
+  return matrix == LoraMatrix::a ? SharedDims{stack, stack + outputs, inputs} : SharedDims{stack + outputs, 0, 0};
 }
 
-Shape a_shape(const LinearDims& dims, const Shape& weight, Index rank) {
-  Shape shape;
-  append_dims(weight, 0, dims.stack, shape);
-  shape.push_back(rank);
-  append_dims(weight, dims.stack + dims.outputs, dims.inputs, shape);
-  return shape;
-}
-
-Shape b_shape(const LinearDims& dims, const Shape& weight, Index rank) {
-  Shape shape;
-  append_dims(weight, 0, dims.stack + dims.outputs, shape);
-  shape.push_back(rank);
-  return shape;
-}
-
-ParamSpec adapter_spec(const ParamSpec& weight, std::string name, const Shape& shape, double scale) {
-  return {.name = std::move(name),
-          .shape = shape,
-          .init = init_zeros,
-          .decays = true,
-          .layer = weight.layer,
-          .physical_to_logical = weight.physical_to_logical,
-          .bucket = weight.bucket,
-          .is_weight = true,
-          .adapter = AdapterSpec{weight.name, scale}};
+// Returns the dimensions of a matrix of the adapter. weight: those of the weight
+Shape lora_dims(const SharedDims& shared, const Shape& weight, Index rank) {
+  Shape dims;
+  for (int d = 0; d < shared.before; ++d) dims.push_back(weight[d]);
+  dims.push_back(rank);
+  for (int d = 0; d < shared.after; ++d) dims.push_back(weight[shared.first_after + d]);
+  return dims;
 }
 
 }  // namespace
 
-std::string lora_a_name(const std::string& weight) {
-  return adapter_name(weight, "lora_a");
-}
-
-std::string lora_b_name(const std::string& weight) {
-  return adapter_name(weight, "lora_b");
+std::string lora_name(const std::string& weight, LoraMatrix matrix) {
+  SY_ASSERT(weight.ends_with(weight_suffix), "{} is no weight", weight);
+  return weight.substr(0, weight.size() - weight_suffix.size()) + (matrix == LoraMatrix::a ? ".lora_a" : ".lora_b");
 }
 
 LinearDims linear_dims(const ParamSpec& weight) {
@@ -76,22 +54,22 @@ LinearDims linear_dims(const ParamSpec& weight) {
   return {stack, stack_dims - stack + row_dims, weight.shape.size() - stack_dims - row_dims};
 }
 
-ParamSpec lora_a_spec(const ParamSpec& weight, Index rank, double scale) {
-  const LinearDims dims = linear_dims(weight);
-  ParamSpec a = adapter_spec(weight, lora_a_name(weight.name), a_shape(dims, weight.shape, rank), scale);
-  const auto inputs = weight.split.begin() + dims.stack + dims.outputs;
-  std::copy_n(weight.split.begin(), dims.stack, a.split.begin());
-  std::copy_n(inputs, dims.inputs, a.split.begin() + dims.stack + 1);
-  const Index Q = weight.shape.elements(dims.stack + dims.outputs);
-  a.init = {InitKind::uniform, 1 / std::sqrt(3 * static_cast<double>(Q))};
-  return a;
-}
-
-ParamSpec lora_b_spec(const ParamSpec& weight, Index rank, double scale) {
-  const LinearDims dims = linear_dims(weight);
-  ParamSpec b = adapter_spec(weight, lora_b_name(weight.name), b_shape(dims, weight.shape, rank), scale);
-  std::copy_n(weight.split.begin(), dims.stack + dims.outputs, b.split.begin());
-  return b;
+ParamSpec lora_spec(const ParamSpec& weight, LoraMatrix matrix, Index rank, double scale) {
+  const SharedDims shared = shared_dims(weight, matrix);
+  ParamSpec spec{.name = lora_name(weight.name, matrix),
+                 .shape = lora_dims(shared, weight.shape, rank),
+                 .init = init_zeros,
+                 .decays = true,
+                 .layer = weight.layer,
+                 .physical_to_logical = weight.physical_to_logical,
+                 .bucket = weight.bucket,
+                 .is_weight = true,
+                 .adapter = AdapterSpec{weight.name, scale}};
+  std::copy_n(weight.split.begin(), shared.before, spec.split.begin());
+  std::copy_n(weight.split.begin() + shared.first_after, shared.after, spec.split.begin() + shared.before + 1);
+  const Index Q = weight.shape.elements(shared.first_after);
+  if (matrix == LoraMatrix::a) spec.init = {InitKind::uniform, 1 / std::sqrt(3 * static_cast<double>(Q))};
+  return spec;
 }
 
 std::vector<ParamSpec> with_adapters(std::vector<ParamSpec> specs, const Config& config) {
@@ -104,8 +82,8 @@ std::vector<ParamSpec> with_adapters(std::vector<ParamSpec> specs, const Config&
       const ParamSpec& spec = specs[end];
       if (const std::string_view target = target_of(spec); target.empty() || !covers_lora_target(config, target))
         continue;
-      for (auto [list, make] : {std::pair{&a, &lora_a_spec}, std::pair{&b, &lora_b_spec}}) {
-        list->push_back(make(spec, rank, scale));
+      for (auto [list, matrix] : {std::pair{&a, LoraMatrix::a}, std::pair{&b, LoraMatrix::b}}) {
+        list->push_back(lora_spec(spec, matrix, rank, scale));
         list->back().fused_with_previous = list->size() > 1;
       }
     }
@@ -126,14 +104,9 @@ Config without_lora(Config config) {
   return config;
 }
 
-Box lora_a_box(const ParamSpec& weight, const Box& box, Index rank) {
-  const LinearDims dims = linear_dims(weight);
-  return {a_shape(dims, box.begin, 0), a_shape(dims, box.size, rank)};
-}
-
-Box lora_b_box(const ParamSpec& weight, const Box& box, Index rank) {
-  const LinearDims dims = linear_dims(weight);
-  return {b_shape(dims, box.begin, 0), b_shape(dims, box.size, rank)};
+Box lora_box(const ParamSpec& weight, LoraMatrix matrix, const Box& box, Index rank) {
+  const SharedDims shared = shared_dims(weight, matrix);
+  return {lora_dims(shared, box.begin, 0), lora_dims(shared, box.size, rank)};
 }
 
 void add_adapter(const ParamSpec& weight, const Box& box, Index rank, double scale, std::span<const float> a,

@@ -16,10 +16,12 @@
 
 namespace sy {
 
-// Returns the names of the adapters of a weight: "layers.0.attention.q.lora_a" of
+// One of both matrices of an adapter.
+enum class LoraMatrix : std::uint8_t { a, b };
+
+// Returns the name of a matrix of a weight's adapter: "layers.0.attention.q.lora_a" of
 // "layers.0.attention.q.weight".
-std::string lora_a_name(const std::string& weight);
-std::string lora_b_name(const std::string& weight);
+std::string lora_name(const std::string& weight, LoraMatrix matrix);
 
 // Numbers of dimensions of a weight, in order.
 struct LinearDims {
@@ -28,9 +30,8 @@ struct LinearDims {
 // Returns the dimensions of a weight's linear maps. The weight must have ParamSpec::matrix.
 LinearDims linear_dims(const ParamSpec& weight);
 
-// Returns the specs of the adapters of a weight.
-ParamSpec lora_a_spec(const ParamSpec& weight, Index rank, double scale);
-ParamSpec lora_b_spec(const ParamSpec& weight, Index rank, double scale);
+// Returns the spec of a matrix of a weight's adapter.
+ParamSpec lora_spec(const ParamSpec& weight, LoraMatrix matrix, Index rank, double scale);
 
 // Returns the configuration of the model without adapters: the keys of LoRA have their defaults.
 Config without_lora(Config config);
@@ -47,8 +48,7 @@ std::vector<ParamSpec> with_adapters(std::vector<ParamSpec> specs, const Config&
 void add_adapter(const ParamSpec& weight, const Box& box, Index rank, double scale, std::span<const float> a,
                  std::span<const float> b, std::span<float> values);
 
-// Returns the boxes of the adapters that determine `box` of the weight.
-Box lora_a_box(const ParamSpec& weight, const Box& box, Index rank);
-Box lora_b_box(const ParamSpec& weight, const Box& box, Index rank);
+// Returns the box of a matrix of the adapter that determines `box` of the weight.
+Box lora_box(const ParamSpec& weight, LoraMatrix matrix, const Box& box, Index rank);
 
 }  // namespace sy

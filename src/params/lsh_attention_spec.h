@@ -27,8 +27,5 @@ struct LshAttentionSpec : CoreAttentionSpec {
 
 void add_params(ParamList& list, const std::string& name, const LshAttentionSpec& a);
 SublayerCosts costs(const LshAttentionSpec& a, Index seq_len);
-inline NamedSizes sizes_of(const LshAttentionSpec& a) {
-  return {{"K", a.heads}};
-}  // K: heads
 
 }  // namespace sy

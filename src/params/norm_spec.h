@@ -6,13 +6,10 @@
 
 namespace sy {
 
-// A norm of the residual stream.
-struct NormSpec {
-  NormKind kind;
-  float eps;         // added to the variance (RMSNorm: to the mean square)
-  bool bias;         // of LayerNorm and BatchNorm
-  float offset = 0;  // added to the weight, whose initial value is 1 - offset
-  NormDesc desc() const { return {kind, eps, offset}; }
+// A norm of the residual stream. `eps` is added to the variance (RMSNorm: to the mean square). The
+// initial value of the weight is 1 - offset.
+struct NormSpec : NormDesc {
+  bool bias;  // of LayerNorm and BatchNorm
 };
 
 // Norm placement of a sublayer f (attention or FFN) with input x from the residual stream.

@@ -10,22 +10,20 @@ WeightScaling::WeightScaling(const Config::Model& model)
 
 void ParamList::matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init,
                        bool fused_with_previous) {
-  ParamSpec& spec = append(std::move(name), shape, split, init);
-  spec.decays = spec.is_weight = true;
+  ParamSpec& spec = decayed(std::move(name), shape, split, init);
   spec.fused_with_previous = fused_with_previous;
   spec.matrix = dims;
   spec.lr_factor = scaling_.lr_factor();
 }
 
 void ParamList::gate(std::string name, Index n, Init init) {
-  ParamSpec& spec = append(std::move(name), {n, d_model_}, {}, init);
-  spec.decays = spec.is_weight = true;
-  spec.lr_factor = scaling_.lr_factor();
+  decayed(std::move(name), {n, d_model_}, {}, init).lr_factor = scaling_.lr_factor();
 }
 
-void ParamList::decayed(std::string name, Shape shape, Split split, Init init) {
+ParamSpec& ParamList::decayed(std::string name, Shape shape, Split split, Init init) {
   ParamSpec& spec = append(std::move(name), shape, split, init);
   spec.decays = spec.is_weight = true;
+  return spec;
 }
 
 void ParamList::not_decayed(std::string name, Shape shape, Split split, Init init, bool fused_with_previous) {

@@ -52,8 +52,9 @@ class ParamList {
   void matrix(std::string name, Shape shape, MatrixDims dims, Split split, Init init, bool fused_with_previous = false);
   // Appends weights [n, d_model] of n scores of a token: a router, its noise, a gate. They decay.
   void gate(std::string name, Index n, Init init);
-  // Appends another parameter that decays (ParamSpec::decays): an embedding, the output.
-  void decayed(std::string name, Shape shape, Split split, Init init);
+  // Appends another parameter that decays (ParamSpec::decays), and returns it: an embedding, the
+  // output.
+  ParamSpec& decayed(std::string name, Shape shape, Split split, Init init);
   // Appends a parameter that does not decay. It may have several dimensions.
   void not_decayed(std::string name, Shape shape, Split split, Init init, bool fused_with_previous = false);
   // Appends the parameters of a norm over `width` elements; 0 means d_model. No-op if its kind is

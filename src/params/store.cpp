@@ -13,14 +13,6 @@ namespace {
 // Alignment of a parameter in elements: at least a cache line, for vector loads.
 constexpr Index alignment = 64;
 
-// Copies f32 values of the host to a tensor of f32 or bf16.
-void copy_rounded(Device& device, std::span<const float> values, View to) {
-  if (to.dtype() == DType::f32) return device.to_device(values.data(), to);
-  std::vector<std::uint16_t> rounded(values.size());
-  std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
-  device.to_device(rounded.data(), to);
-}
-
 // Copies a tensor of f32 or bf16 to f32 values of the host.
 void copy_widened(Device& device, ConstView from, std::span<float> values) {
   if (from.dtype() == DType::f32) return device.to_host(from, values.data());
@@ -30,6 +22,13 @@ void copy_widened(Device& device, ConstView from, std::span<float> values) {
 }
 
 }  // namespace
+
+void copy_rounded(Device& device, std::span<const float> values, View to) {
+  if (to.dtype() == DType::f32) return device.to_device(values.data(), to);
+  std::vector<std::uint16_t> rounded(values.size());
+  std::transform(values.begin(), values.end(), rounded.begin(), bf16_of_float);
+  device.to_device(rounded.data(), to);
+}
 
 FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout, const Coord& c) {
   FlatLayout out;
@@ -64,15 +63,12 @@ FlatLayout flat_layout(const std::vector<ParamSpec>& specs, const Layout& layout
   const Index buckets = specs.empty() ? 0 : specs.back().bucket + 1;
   for (GroupLayout& g : out.groups) {
     g.elements = round_up(g.elements, g.shards * alignment);
-    g.buckets.assign(static_cast<std::size_t>(buckets), {g.elements, g.elements});
-    for (auto p = g.slices.rbegin(); p != g.slices.rend(); ++p)
-      g.buckets[static_cast<std::size_t>(p->spec->bucket)].begin = p->offset;
-    Index end = g.elements;
-    for (std::size_t bucket = g.buckets.size(); bucket-- > 0;) {
-      g.buckets[bucket] = {std::min(g.buckets[bucket].begin, end), end};
-      end = g.buckets[bucket].begin;
-    }
-    SY_ASSERT(end == 0, "the first parameter lies at {}", end);
+    const auto begin_of = [&](Index bucket) {
+      const auto first =
+          std::ranges::lower_bound(g.slices, bucket, {}, [](const ParamSlice& slice) { return slice.spec->bucket; });
+      return first == g.slices.end() ? g.elements : first->offset;
+    };
+    for (Index bucket = 0; bucket < buckets; ++bucket) g.buckets.push_back({begin_of(bucket), begin_of(bucket + 1)});
   }
   return out;
 }
@@ -139,13 +135,13 @@ ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layou
   if (training && layout_.discarded_elements > 0) discarded_ = device.tensor({layout_.discarded_elements});
 }
 
-void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read, bool owned) {
+void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read, WeightRanges ranges) {
   const auto read = [&](const ParamSlice& p, Range local) {
     if (is_read && !is_read(*p.spec)) return;
     read_values(source, p, local, [&](Index first, std::span<const float> values) { set_values(p, first, values); });
   };
   for (const GroupLayout& group : layout_.groups) {
-    if (owned)
+    if (ranges == WeightRanges::owned)
       for (const OwnedRange& range : owned_ranges(group)) read(*range.slice, range.local);
     else
       for (const ParamSlice& p : group.slices) read(p, {0, p.box.elements()});
@@ -155,12 +151,8 @@ void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamS
 void gather_weights(const Mesh& mesh, ParamStore& store) {
   store.finish_all_gather();
   store.packed_weights().invalidate();
-  for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
-    const GroupLayout& group = store.layout().groups[g];
-    const View weights = store.buffers(g).weights;
-    if (group.shards > 1)
-      mesh.over(group.axes).all_gather(weights.rows(group.owned().begin, group.owned().size()), weights);
-  }
+  for (std::size_t g = 0; g < store.layout().groups.size(); ++g)
+    store.layout().groups[g].all_gather(mesh, store.buffers(g).weights);
 }
 
 void ParamStore::initialize(std::uint64_t seed) {
@@ -203,12 +195,10 @@ void ParamStore::get_state(std::size_t group, std::size_t state, Index begin, st
   copy_widened(device_, from, values);
 }
 
-Param ParamStore::param_of(const ParamSlice& first, int count, const Shape& shape) const {
-  Index elements = 0;
-  for (int i = 0; i < count; ++i) elements += (&first)[i].box.elements();
+Param ParamStore::param_of(const ParamSlice& first, const Shape& shape) const {
   const Buffers& b = buffers(first.group);
   const auto slice = [&](View flat, Index offset) {
-    return flat ? flat.rows(offset, elements).reshape(shape) : View{};
+    return flat ? flat.rows(offset, shape.elements()).reshape(shape) : View{};
   };
   const bool discarded = first.spec->frozen && !first.spec->is_weight;
   return {slice(b.weights.view(), first.offset),
@@ -217,13 +207,12 @@ Param ParamStore::param_of(const ParamSlice& first, int count, const Shape& shap
 
 Param ParamStore::find(const std::string& name) const {
   const auto it = by_name_.find(name);
-  return it == by_name_.end() ? Param{} : param_of(*it->second, 1, it->second->box.size);
+  return it == by_name_.end() ? Param{} : param_of(*it->second, it->second->box.size);
 }
 
 Param ParamStore::get(const std::string& name) const {
-  const Param p = find(name);
-  SY_ASSERT(p, "no parameter {}", name);
-  return p;
+  const ParamSlice& slice = slice_of(name);
+  return param_of(slice, slice.box.size);
 }
 
 const ParamSlice& ParamStore::slice_of(const std::string& name) const {
@@ -240,7 +229,7 @@ Param ParamStore::get_fused(const std::string& first, int count) const {
     SY_ASSERT(i == 0 || p[i].spec->fused_with_previous, "{} is not fused with {}", p[i].spec->name, first);
     elements += p[i].box.elements();
   }
-  return param_of(*p, count, {elements / row, row});
+  return param_of(*p, {elements / row, row});
 }
 
 std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& shape) const {
@@ -258,9 +247,9 @@ std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& s
   int count = 0;
   for (const ParamSlice& p : layout_.groups[static_cast<std::size_t>(found - buffers_.begin())].slices) {
     if (p.offset < begin || p.offset >= end || !p.spec->matrix) continue;
-    const auto a = by_name_.find(lora_a_name(p.spec->name));
+    const auto a = by_name_.find(lora_name(p.spec->name, LoraMatrix::a));
     if (a == by_name_.end()) continue;
-    const ParamSlice* b = by_name_.at(lora_b_name(p.spec->name));
+    const ParamSlice* b = by_name_.at(lora_name(p.spec->name, LoraMatrix::b));
     if (count++ == 0) {
       first_a = a->second;
       first_b = b;
@@ -278,16 +267,15 @@ std::optional<Adapter> ParamStore::adapter_of(const Param& param, const Shape& s
   for (const Range& block : adapter.blocks) rows += block.size();
   SY_ASSERT(rows <= N && (!stack || rows == N), "adapters of {} rows of {}", rows, N);
   const Index ranks = std::ssize(adapter.blocks) * adapter.rank;
-  adapter.a = param_of(*first_a, count, stack ? Shape{E, ranks, Q} : Shape{ranks, Q});
-  adapter.b = param_of(*first_b, count, stack ? Shape{E, rows, adapter.rank} : Shape{rows, adapter.rank});
+  adapter.a = param_of(*first_a, stack ? Shape{E, ranks, Q} : Shape{ranks, Q});
+  adapter.b = param_of(*first_b, stack ? Shape{E, rows, adapter.rank} : Shape{rows, adapter.rank});
   return adapter;
 }
 
 MatrixParam ParamStore::register_matrix(const Param& param, const Shape& shape) {
   std::optional<Adapter> adapter = adapter_of(param, shape);
-  const View weight = param.weight.reshape(shape);
-  MatrixParam m{adapter ? Weight(weight) : packed_weights_.add(weight),
-                param.grad ? param.grad.reshape(shape) : View{}};
+  const auto [weight, grad] = param.reshape(shape);
+  MatrixParam m{adapter ? Weight(weight) : packed_weights_.add(weight), grad};
   m.adapter = std::move(adapter);
   if (!m.grad || m.grad.elements() == 0) return m;
   // Layers that share a parameter share the gradient.

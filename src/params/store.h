@@ -29,6 +29,9 @@
 
 namespace sy {
 
+// Copies f32 values of the host to a tensor of f32 or bf16.
+void copy_rounded(Device& device, std::span<const float> values, View to);
+
 // Position of a parameter's local box in a flat buffer.
 struct ParamSlice {
   const ParamSpec* spec;
@@ -52,6 +55,12 @@ struct GroupLayout {
   Range owned() const { return {elements / shards * shard, elements / shards * (shard + 1)}; }
   // Elements of the range that this rank updates.
   Index trained_elements() const { return frozen ? 0 : owned().size(); }
+  // Returns the range of `buffer`: [elements] that this rank owns.
+  View owned_of(View buffer) const { return buffer.rows(owned().begin, owned().size()); }
+  // All-gathers `buffer`: [elements] from the ranks that own its ranges. Collective over `axes`.
+  void all_gather(const Mesh& mesh, View buffer) const {
+    if (shards > 1) mesh.over(axes).all_gather(owned_of(buffer), buffer);
+  }
   // Divides the range `flat` of `buffer` by owner, in order. The root of each result is the owner's
   // rank along the axes. buffer: [elements].
   std::vector<RootedBuffer> by_owner(View buffer, Range flat) const;
@@ -65,9 +74,7 @@ struct FlatLayout {
   // Size of the memory for gradients of frozen vectors, which nothing reads.
   Index discarded_elements = 0;
   // Elements of all weights, including padding.
-  Index elements() const {
-    return sum([](const GroupLayout& g) { return g.elements; });
-  }
+  Index elements() const { return sum(&GroupLayout::elements); }
   // Elements of all gradients, including padding and discarded_elements.
   Index gradient_elements() const {
     return discarded_elements + sum([](const GroupLayout& g) { return g.frozen ? 0 : g.elements; });
@@ -77,14 +84,11 @@ struct FlatLayout {
     return sum([](const GroupLayout& g) { return g.owned().size(); });
   }
   // The same without frozen ones: elements that the rank updates.
-  Index trained_elements() const {
-    return sum([](const GroupLayout& g) { return g.trained_elements(); });
-  }
+  Index trained_elements() const { return sum(&GroupLayout::trained_elements); }
   // Bytes of all state tensors that this rank owns.
   Index state_bytes() const;
-  // Returns the sum of of_group(GroupLayout).
-  template <class OfGroup>
-  Index sum(const OfGroup& of_group) const {
+  // Returns the sum of of_group(GroupLayout), which may be a pointer to a member.
+  Index sum(const std::function<Index(const GroupLayout&)>& of_group) const {
     return std::transform_reduce(groups.begin(), groups.end(), Index{0}, std::plus<>(), of_group);
   }
 };
@@ -114,6 +118,8 @@ struct Param {
   // frozen weight is empty. Other frozen parameters have memory that nothing reads.
   View weight, grad;
   explicit operator bool() const { return weight.present(); }
+  // Returns the same parameter, which must exist, in another shape.
+  Param reshape(const Shape& shape) const { return {weight.reshape(shape), grad ? grad.reshape(shape) : View{}}; }
 };
 
 // LoRA adapters of a matrix [N, Q], or of a stack of E such matrices (src/params/lora.h).
@@ -145,6 +151,11 @@ struct MatrixParam {
 
 class ValueSource;  // src/params/values.h
 
+// Weights that a rank reads: its local boxes, or the ranges of them that it owns (owned_ranges).
+// After the latter, gather_weights() must spread them. The ranks along data parallelism then read
+// each weight once, and not all weights each.
+enum class WeightRanges { local, owned };
+
 // Owns the flat buffers of one rank.
 class ParamStore {
  public:
@@ -171,10 +182,10 @@ class ParamStore {
   // Does the same for all buckets.
   void finish_all_gather() { all_gather_.finish(); }
 
-  // Sets the local box of every parameter to the values of `source`, by set_values().
-  // - is_read: if set, parameters for which it returns false stay as they are
-  // - owned: if true, sets the owned ranges alone; gather_weights() sets the others
-  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {}, bool owned = false);
+  // Sets these ranges of every parameter to the values of `source`, by set_values().
+  // is_read: if set, parameters for which it returns false stay as they are
+  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {},
+            WeightRanges ranges = WeightRanges::local);
   // Sets the local box of every parameter to InitialValues(seed).
   void initialize(std::uint64_t seed);
 
@@ -253,8 +264,8 @@ class ParamStore {
   Tensor discarded_;              // [FlatLayout::discarded_elements] if this store is for training
   std::map<std::string, const ParamSlice*> by_name_;
   const ParamSlice& slice_of(const std::string& name) const;  // the parameter must exist
-  // Returns the view of the local boxes of `first` and the `count - 1` slices after it.
-  Param param_of(const ParamSlice& first, int count, const Shape& shape) const;
+  // Returns the local box of `first`, or those of `first` and slices after it, in this shape.
+  Param param_of(const ParamSlice& first, const Shape& shape) const;
   // Returns the adapters of a weight of this store, or of weights that are fused.
   std::optional<Adapter> adapter_of(const Param& param, const Shape& shape) const;
   PackedWeights packed_weights_;

@@ -238,12 +238,8 @@ void DistributedOptimizer::for_owned(const Group& group, const Config::Train& tr
 void DistributedOptimizer::finish_update(const Config::Train& train) {
   if (max_logits_) clip_queries_and_keys(train);
   packed_weights_.invalidate();
-  for (const Group& group : groups_) {
-    const Range owned = group.layout.owned();
-    const View weights = group.buffers.weights;
-    if (group.layout.shards > 1 && !group.overlaps())
-      group.comm.all_gather(weights.rows(owned.begin, owned.size()), weights);
-  }
+  for (const Group& group : groups_)
+    if (!group.overlaps()) group.layout.all_gather(mesh_, group.buffers.weights);
   store_.clear_gradients();
 }
 

@@ -94,7 +94,7 @@ class DistributedOptimizer {
     Work in_flight{};              // reductions that compute does not wait for yet
 
     // [n / shards]
-    View owned_gradients() const { return buffers.grads.view().rows(layout.owned().begin, layout.owned().size()); }
+    View owned_gradients() const { return layout.owned_of(buffers.grads); }
     // Returns true if collectives of this group overlap with compute.
     bool overlaps() const { return layout.shards > 1 && comm.asynchronous(); }
   };

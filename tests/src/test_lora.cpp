@@ -279,7 +279,8 @@ void for_golden_adapters(Engine& engine, const FamilyModel& model, const FamilyV
   config.model.vocab = model.vocab;
   for (const PeftModule& module : peft_modules(tensors, values.params(), config)) {
     const std::string& weight = values.params()[module.param].name;
-    const Param params[] = {engine.store().get(lora_a_name(weight)), engine.store().get(lora_b_name(weight))};
+    const Param params[] = {engine.store().get(lora_name(weight, LoraMatrix::a)),
+                            engine.store().get(lora_name(weight, LoraMatrix::b))};
     const Index rank = config.train.lora_rank;
     std::vector<std::pair<Index, Index>> elements[2];
     for_peft_elements(module, rank, [&](bool is_b, Index i, Index j) { elements[is_b].emplace_back(i, j); });

@@ -75,7 +75,11 @@ TEST_P(MoeLayer, EqualsTransformers) {
   if (biased) put(c["selection_bias"], bias);
 
   const MoeSpec spec = *block_specs(config).front().find<MoeSpec>();
-  Moe moe(spec, D, engine.store(), prefix, {.bias = biased ? bias.view() : View{}, .logical_to_physical = {}}, 0);
+  const RopeTables rope(b, {}, T);
+  SublayerCounts counts;
+  const RouterTables tables{.bias = biased ? bias.view().reshape({1, config.moe.experts}) : View{},
+                            .logical_to_physical = {}};
+  Moe moe(spec, {engine.store(), rope, tables, counts}, prefix);
   engine.store().packed_weights().refresh();
   Arena saved([&](Index bytes) { return b.allocate(bytes); });
   const ExecutionContext context{b, engine.mesh(), engine.scratch(), DType::f32};

@@ -71,7 +71,7 @@ struct Stack {
     for (std::size_t i = 0; i < specs.size(); ++i) add_block_params(list, specs[i], static_cast<Index>(i));
     return list.specs;
   }
-  SublayerContext sublayers() { return {stack_width, store, rope, {}, counts}; }
+  SublayerContext sublayers() { return {store, rope, {}, counts}; }
   LayerContext layer() {
     LayerContext context{execution, batch, batch.decoder(), saved};
     if (count_moe(specs) > 0)

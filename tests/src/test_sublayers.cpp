@@ -134,7 +134,7 @@ struct Reference {
 
 Numbers reference_block(const BlockSpec& block, const Parameters& p, Index B, Index S, Numbers x) {
   const auto norm = [&](const std::string& name, const Numbers& of) {
-    return reference::norm(block.norm.desc(), B * S, D, of, p.at(name + ".weight"), {}).y;
+    return reference::norm(block.norm, B * S, D, of, p.at(name + ".weight"), {}).y;
   };
   for (const ResidualGroupSpec& group : block.groups) {
     Numbers sum = x;
@@ -236,7 +236,7 @@ TEST(Sublayers, AttendToLaterTokensOfTheirStream) {
   Layer l(block);
   const RopeTables rope(*l.device, {block}, 7);
   const std::string name = "layers.0.attention";
-  const auto attention = make_sublayer(spec, {D, l.store, rope, {}, l.counts}, name + ".");
+  const auto attention = make_sublayer(spec, {l.store, rope, {}, l.counts}, name + ".");
   l.store.packed_weights().refresh();
   Batch batch{.streams = {stream_of(2, 7), stream_of(3, 4)}, .targets = {}, .step = {{}, 1, 1}};
   const std::vector<Index> length_of = {7, 3};  // of the first stream
@@ -279,9 +279,9 @@ class CrossAttention {
   CrossAttention(const AttentionSpec& spec, ParamStore& store, const std::string& prefix)
       : spec_(spec),
         core_(spec, store, prefix, 0),
-        q_(store, store.get(prefix + "q.weight"), D),
-        kv_(store, store.get_fused(prefix + "k.weight", 2), D),
-        out_(store, store.get(prefix + "out.weight"), spec.heads * spec.value_width) {}
+        q_(store, prefix + "q"),
+        kv_(store, prefix + "k", 2),
+        out_(store, prefix + "out") {}
   static void add_params(ParamList& list, const std::string& name, const AttentionSpec& a) {
     list.matrix(name + ".q.weight", {a.heads, a.key_width, D}, {.row_dims = 2}, {}, list.scaling().matrix());
     list.matrix(name + ".k.weight", {a.kv_heads, a.key_width, D}, {.row_dims = 2}, {}, list.scaling().matrix());
@@ -397,7 +397,7 @@ TEST(Blocks, AreListsOfGroupsOfBranches) {
   EXPECT_EQ(count_moe({spec}), 2);
   Layer l(spec);
   const RopeTables rope(*l.device, {spec}, 5);
-  Block block(spec, 0, {D, l.store, rope, {}, l.counts});
+  Block block(spec, 0, {l.store, rope, {}, l.counts});
   EXPECT_EQ(l.counts.routers, 2);
   std::vector<CacheSpec> caches;
   block.append_cache_specs(caches);
@@ -435,7 +435,7 @@ TEST(Blocks, RefuseANormOfTheStreamBesideAnotherBranch) {
   spec.groups[2].branches[1].norms = {false, false, true};
   Layer l(spec);
   const RopeTables rope(*l.device, {spec}, 5);
-  EXPECT_THROW(Block(spec, 0, {D, l.store, rope, {}, l.counts}), std::logic_error);
+  EXPECT_THROW(Block(spec, 0, {l.store, rope, {}, l.counts}), std::logic_error);
 }
 
 }  // namespace

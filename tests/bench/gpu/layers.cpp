@@ -87,6 +87,12 @@ Mesh mesh_of(Comm& world, Device& device, bool waits) {
   return mesh;
 }
 
+Moe make_moe(Engine& engine, const MoeSpec& spec) {
+  const RopeTables rope(engine.device(), {}, 1);
+  SublayerCounts counts;
+  return {spec, {engine.store(), rope, {}, counts}, "layers.0.moe."};
+}
+
 }  // namespace
 
 Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> device, Comm& world, bool waits)
@@ -95,7 +101,7 @@ Layer::Layer(const ModelShape& shape, DType dtype, std::unique_ptr<Device> devic
 Layer::Layer(const ModelShape& shape, DType dtype, Mesh mesh, std::unique_ptr<Device>&& device)
     : engine_(config_of(shape, dtype), shape.vocab, std::move(device), std::move(mesh), true),
       spec_(*block_specs(engine_.config()).front().find<MoeSpec>()),
-      moe_(spec_, shape.d_model, engine_.store(), "layers.0.moe.", {}, 0),
+      moe_(make_moe(engine_, spec_)),
       saved_([this](Index bytes) { return this->device().allocate(bytes); }),
       context_{this->device(), engine_.mesh(), engine_.scratch(), dtype},
       batch_{.streams = {{.sequences = shape.sequences, .seq_len = shape.seq_len, .ids = {}, .positions = {}}},
