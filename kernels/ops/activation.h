@@ -14,7 +14,6 @@ struct ActivationForward {
   ConstView row_scale = {};  // [R]; empty means 1
   FfnActivation activation = {};
   View y;  // [R, F] c
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(h).writes(y); }
 };
 

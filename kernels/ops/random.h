@@ -34,7 +34,6 @@ struct Draw {
   ConstView index;  // [T] i64
   RandomDesc desc = {};
   View x;  // [T, N]
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(index).writes(x); }
 };
 
@@ -46,7 +45,6 @@ struct Jitter {
   RandomDesc desc = {};
   bool accumulate = false;
   View y;  // [T, N] c
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x, index, accumulate ? y : View()).writes(y); }
 };
 
@@ -58,7 +56,6 @@ struct NoisyGatingForward {
   ConstView index;   // [T] i64
   RandomDesc desc = {};
   View x;  // [T, N] +=
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(stddev, index).updates(x); }
 };
 

@@ -29,7 +29,6 @@ struct PackTokens {
   ConstView x;                 // [T, D] c
   ConstView index;             // [n] i32
   View y;                      // [n, TokenRow::columns()] c
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(index, y).writes(y); }
 };
 

@@ -13,7 +13,6 @@ struct XieluForward {
   ConstView h;           // [R, F] c
   ConstView parameters;  // [2] = p, n
   View y;                // [R, F] c
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(h).writes(y); }
 };
 
