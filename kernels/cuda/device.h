@@ -49,6 +49,14 @@ __device__ T from_float(float x) {
     return __float2bfloat16(x);
 }
 
+// A pack of f(0), ..., f(N - 1), each rounded to T.
+template <class T, int N, class F>
+__device__ Pack<T, N> pack_of(F f) {
+  Pack<T, N> pack;
+  for (int e = 0; e < N; ++e) pack[e] = from_float<T>(f(e));
+  return pack;
+}
+
 // ---- reductions ----
 // All threads of the warp, or of the block, must call these functions, and all get the result. Sums
 // have a fixed order.

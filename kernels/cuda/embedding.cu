@@ -15,8 +15,7 @@ template <class T, int N>
 __global__ void copy_rows(Index vocab_begin, Index vocab, Index width, In<std::int32_t> ids, In<T> table, Out<T> y) {
   const Index token = blockIdx.x, id = ids[token] - vocab_begin;
   const bool is_local = id >= 0 && id < vocab;
-  Pack<T, N> zeros;
-  for (int e = 0; e < N; ++e) zeros[e] = from_float<T>(0);
+  const auto zeros = pack_of<T, N>([](int) { return 0.0f; });
   for_row<N>(width,
              [&](Index i) { store<N>(y, token * width + i, is_local ? load<N>(table, id * width + i) : zeros); });
 }

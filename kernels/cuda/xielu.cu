@@ -25,9 +25,8 @@ __global__ void xielu(Index width, In<T> h, In<float> parameters, Out<T> y) {
   const Index start = Index{blockIdx.x} * width;
   for_row<N>(width, [&](Index i) {
     const auto x = load<N>(h, start + i);
-    Pack<T, N> result;
-    for (int e = 0; e < N; ++e) result[e] = from_float<T>(XieluFunction::at(to_float(x[e]), positive, negative).value);
-    store<N>(y, start + i, result);
+    store<N>(y, start + i,
+             pack_of<T, N>([&](int e) { return XieluFunction::at(to_float(x[e]), positive, negative).value; }));
   });
 }
 
