@@ -230,15 +230,7 @@ struct AttentionProblem : MaskGeometry<int> {
   // First of the queries before `end` whose value is above this key, or `end`. The values must not
   // decrease.
   __device__ int first_above(const In<std::int32_t>& values, int key, int end) const {
-    int low = 0;
-    while (low < end) {
-      const int middle = (low + end) / 2;
-      if (values[middle] <= key)
-        low = middle + 1;
-      else
-        end = middle;
-    }
-    return end;
+    return partition_point(0, end, [&](int query) { return values[query] <= key; });
   }
   // First key of a query's document.
   __device__ int origin(const GeneralOperands& general, int query) const {
@@ -247,15 +239,8 @@ struct AttentionProblem : MaskGeometry<int> {
   // Whether the list of a query has the key. It is in ascending order, and -1 follows the last key.
   __device__ bool is_selected(const GeneralOperands& general, int query, int key) const {
     const auto list = general.selected + Index{query} * num_selected;
-    int low = 0, high = num_selected;
-    while (low < high) {
-      const int middle = (low + high) / 2, at = list[middle];
-      if (at >= 0 && at < key)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low < num_selected && list[low] == key;
+    const int at = partition_point(0, num_selected, [&](int i) { return list[i] >= 0 && list[i] < key; });
+    return at < num_selected && list[at] == key;
   }
   // Whether documents, lengths, lists and patterns let a query see a key that its position lets it
   // see. Computed for every element of a tile that is only partly visible.

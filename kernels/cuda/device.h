@@ -92,6 +92,20 @@ __device__ static inline float block_max(float x) {
   return warp_max(lane < warps ? partial[lane] : partial[0]);
 }
 
+// Returns the first index in [low, high) without a property, or `high`. All indices with it come
+// first.
+template <class Int, class Property>
+__device__ Int partition_point(Int low, Int high, Property has_property) {
+  while (low < high) {
+    const Int middle = (low + high) / 2;
+    if (has_property(middle))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return high;
+}
+
 constexpr Index blocks_of(Index n, Index per_block) {
   return (n + per_block - 1) / per_block;
 }

@@ -39,14 +39,7 @@ __device__ Index token_of(Key key) {
 // First index in [low, high) of the sorted keys whose key is not less than `key`.
 template <class Keys>
 __device__ Index lower_bound(const Keys& keys, Index low, Index high, Key key) {
-  while (low < high) {
-    const Index middle = (low + high) / 2;
-    if (keys[middle] < key)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
+  return partition_point(low, high, [&](Index i) { return keys[i] < key; });
 }
 
 // Destination of key i when sorted sequences of `run` keys, a power of two, are merged in pairs. It

@@ -114,12 +114,7 @@ __global__ void add_bias(Index width, In<T> bias, Out<T> y) {
 
 // Expert that owns row `row`. offsets: [experts + 1]
 __device__ Index expert_of(In<std::int32_t> offsets, Index experts, Index row) {
-  Index low = 0, high = experts;  // offsets[low] <= row < offsets[high]
-  while (high - low > 1) {
-    const Index middle = (low + high) / 2;
-    (offsets[middle] <= row ? low : high) = middle;
-  }
-  return low;
+  return partition_point(Index{0}, experts, [&](Index e) { return offsets[e + 1] <= row; });
 }
 
 // A block adds bias: [experts, n] to columns [first, first + n) of its row of y: [R, width]. An
