@@ -59,19 +59,11 @@ struct HeadRows {
 
 // Heads as a kernel takes them, in an In or an Out. launch() makes them of Heads.
 template <class P>
-struct HeadsOf {
+struct HeadsOf : HeadsLayout {
   P x;
-  Index token_stride, sequence_stride, head_stride, positions, width;
 
-  HeadsOf() = default;
   template <class Byte>
-  explicit HeadsOf(const BasicHeads<Byte>& heads)
-      : x(argument_as<P>(heads.span())),
-        token_stride(heads.token_stride),
-        sequence_stride(heads.sequence_stride),
-        head_stride(heads.head_stride),
-        positions(heads.positions),
-        width(heads.width) {}
+  explicit HeadsOf(const BasicHeads<Byte>& heads) : HeadsLayout(heads), x(argument_as<P>(heads.span())) {}
   __device__ HeadRows<P> rows(int b, int head) const {
     return {x + (b * sequence_stride + head * head_stride), token_stride, static_cast<int>(positions),
             static_cast<int>(width)};
