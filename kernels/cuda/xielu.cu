@@ -10,7 +10,6 @@ namespace sy::cuda {
 namespace {
 
 using formulas::XieluPoint;
-using formulas::XieluSoftplus;
 
 struct XieluMath {
   SY_HOST_DEVICE static float exp(float x) { return expf(x); }
@@ -35,8 +34,8 @@ __global__ void xielu(Index width, In<T> h, In<float> parameters, Out<T> y) {
 template <class T, int N>
 __global__ void xielu_gradient(Index width, In<T> dy, In<T> h, In<float> parameters, Out<T> dh,
                                Out<float> dparameters) {
-  const XieluSoftplus positive = XieluFunction::softplus(parameters[0]),
-                      negative = XieluFunction::softplus(parameters[1]);
+  const formulas::Point positive = XieluFunction::softplus(parameters[0]),
+                        negative = XieluFunction::softplus(parameters[1]);
   const Index start = Index{blockIdx.x} * width;
   float by_positive = 0, by_negative = 0;
   for_row<N>(width, [&](Index i) {
