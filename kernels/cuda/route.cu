@@ -108,9 +108,7 @@ struct NoisyGatingBackward {
 // Maps selection scores to integers in the same order, all above 0, so that 0 can mark a chosen
 // expert. A NaN comes last.
 __device__ std::uint32_t key_of(float x) {
-  if (x != x) return 1;
-  const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return x != x ? 1 : ordered_bits(x);
 }
 __device__ float value_of(std::uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
