@@ -1,5 +1,5 @@
 // xIELU: an activation with two learned parameters.
-#include "kernels/ops/xielu.h"
+#include "kernels/ops/activation.h"
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"

@@ -1,4 +1,4 @@
-// Formulas of xIELU and of its derivatives, for all devices (kernels/ops/xielu.h).
+// Formulas of xIELU and of its derivatives, for all devices (kernels/ops/activation.h).
 //
 // Math has the elementary functions of a device:
 //   static float exp(float x);

@@ -26,4 +26,3 @@
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
 #include "kernels/ops/token_message.h"
-#include "kernels/ops/xielu.h"
