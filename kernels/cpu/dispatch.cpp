@@ -9,7 +9,6 @@
 #include "kernels/ops/capacity.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/ops/permute.h"
-#include "kernels/ops/token_message.h"
 
 namespace sy::cpu {
 
