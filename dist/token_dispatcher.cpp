@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "dist/phase.h"
+#include "kernels/ops/dispatch.h"
 #include "kernels/ops/permute.h"
-#include "kernels/ops/token_message.h"
 
 namespace sy {
 namespace {

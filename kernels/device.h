@@ -142,10 +142,21 @@ namespace ops {
 // x = 0. No-op if x is empty.
 void fill_zeros(Device& device, View x);
 
+// Whether an operation has nothing to do. See kernels/ops/operation.h.
+template <class Operation>
+bool is_empty(const Operation& op) {
+  if constexpr (requires { op.is_empty(); })
+    return op.is_empty();
+  else if constexpr (requires { op.y; })
+    return op.y.elements() == 0;
+  else
+    return op.x.elements() == 0;
+}
+
 template <class Operation>
 void run(Device& device, const Operation& op) {
   check(op);
-  if (!op.is_empty()) return device.execute(op);
+  if (!is_empty(op)) return device.execute(op);
   if constexpr (requires { op.zero_if_empty(); })
     for (const View x : op.zero_if_empty()) fill_zeros(device, x);
 }

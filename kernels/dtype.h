@@ -45,6 +45,13 @@ constexpr float float_of_bf16(std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
 }
 
+// Maps floats to unsigned integers in the same order. A NaN is in this order, too, so that sorting
+// is safe.
+constexpr std::uint32_t ordered_bits(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x + 0.0f);  // -0 becomes 0
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
 // Element type of a C++ type. The one of bf16 is in kernels/bf16.h.
 template <class T>
 struct DTypeOf;

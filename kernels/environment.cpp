@@ -39,11 +39,10 @@ int environment_int(VariableName name) {
 }
 
 bool environment_has_process_manager() {
-  for (char** variable = environ; *variable; ++variable) {
-    const std::string_view entry = *variable;
-    if (entry.starts_with("PMI_") || (entry.starts_with("PMIX_") && !entry.starts_with("PMIX_MCA_"))) return true;
-  }
-  return false;
+  return std::ranges::any_of(environment_entries(), [](const auto& entry) {
+    const std::string& name = entry.first;
+    return name.starts_with("PMI_") || (name.starts_with("PMIX_") && !name.starts_with("PMIX_MCA_"));
+  });
 }
 
 std::vector<std::pair<std::string, std::string>> environment_entries() {

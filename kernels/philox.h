@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/formulas/host_device.h"
+
 namespace sy {
 
 using Philox4 = std::array<std::uint32_t, 4>;
@@ -38,18 +40,18 @@ constexpr std::uint64_t hash_name(std::string_view name) {
 class RandomStream {
  public:
   RandomStream(std::uint64_t seed, std::string_view purpose) : RandomStream(seed, hash_name(purpose)) {}
-  RandomStream(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}
+  SY_HOST_DEVICE RandomStream(std::uint64_t seed, std::uint64_t stream) : seed_(seed), stream_(stream) {}
 
-  std::uint64_t bits(std::uint64_t i) const {
+  SY_HOST_DEVICE std::uint64_t bits(std::uint64_t i) const {
     const Philox4 r = philox(seed_, i, stream_);
     return static_cast<std::uint64_t>(r[1]) << 32 | r[0];
   }
   // Uniform in [0, 1), 53 bits.
-  double uniform(std::uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1.0p-53; }
+  SY_HOST_DEVICE double uniform(std::uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1.0p-53; }
   // Uniform in [-1, 1), 53 bits.
-  double symmetric(std::uint64_t i) const { return 2 * uniform(i) - 1; }
+  SY_HOST_DEVICE double symmetric(std::uint64_t i) const { return 2 * uniform(i) - 1; }
   // Standard normal, by Box and Muller from one Philox block.
-  double normal(std::uint64_t i) const {
+  SY_HOST_DEVICE double normal(std::uint64_t i) const {
     const Philox4 r = philox(seed_, i, stream_);
     // (0, 1]: the logarithm is finite
     const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32;
@@ -59,7 +61,7 @@ class RandomStream {
   // Standard Gumbel, -log(-log u). The k largest z_i + gumbel_i are a sample of k without
   // replacement in proportion to softmax(z) (Kool et al., "Stochastic beams and where to find
   // them", 2019).
-  double gumbel(std::uint64_t i) const {
+  SY_HOST_DEVICE double gumbel(std::uint64_t i) const {
     const Philox4 r = philox(seed_, i, stream_);
     // u lies within (0, 1)
     return -std::log(-std::log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));

@@ -77,10 +77,7 @@ class BasicView {
   template <class T>
   auto* as() const {
     SY_ASSERT(DTypeOf<T>::value == dtype_, "asked for another type than {}", info(dtype_).name);
-    if constexpr (std::is_const_v<Byte>)
-      return reinterpret_cast<const T*>(data_);
-    else
-      return reinterpret_cast<T*>(data_);
+    return reinterpret_cast<std::conditional_t<std::is_const_v<Byte>, const T, T>*>(data_);
   }
   auto* f32() const { return as<float>(); }
   auto* i32() const { return as<std::int32_t>(); }
@@ -108,13 +105,11 @@ class BasicView {
 using View = BasicView<std::byte>;
 using ConstView = BasicView<const std::byte>;
 
+// A view of elements in host memory; a ConstView if T is const.
 template <class T>
-View view_of(T* data, Shape shape) {
-  return {reinterpret_cast<std::byte*>(data), shape, DTypeOf<T>::value};
-}
-template <class T>
-ConstView view_of(const T* data, Shape shape) {
-  return {reinterpret_cast<const std::byte*>(data), shape, DTypeOf<T>::value};
+auto view_of(T* data, Shape shape) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return BasicView<Byte>(reinterpret_cast<Byte*>(data), shape, DTypeOf<std::remove_const_t<T>>::value);
 }
 
 // Memory of one device, freed with its owner.

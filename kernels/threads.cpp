@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <sstream>
 
 #include "kernels/control_groups.h"
 
@@ -54,10 +53,8 @@ void apply_thread_settings(char** argv, int spins) {
     set_environment(second_start, names.c_str());
     execv("/proc/self/exe", argv);  // returns only if it failed: the threads then are as they were
   }
-  std::istringstream fields(names);
-  for (std::string set; fields >> set;)
-    for (const VariableName name : std::initializer_list<VariableName>{"GOMP_SPINCOUNT", "OMP_NUM_THREADS"})
-      if (set == name.c_str()) unset_environment(name);
+  for (const VariableName name : std::initializer_list<VariableName>{"GOMP_SPINCOUNT", "OMP_NUM_THREADS"})
+    if (names.find(name.c_str()) != names.npos) unset_environment(name);
   unset_environment(second_start);
 }
 

@@ -9,7 +9,7 @@ using Index = std::int64_t;
 
 // batchnorm has operations of its own (kernels/ops/batch_norm.h).
 enum class NormKind { none, rmsnorm, layernorm, batchnorm };
-// The last one has learned parameters, and operations of its own (kernels/ops/xielu.h).
+// The last one has learned parameters, and operations of its own (ops::XieluForward).
 enum class Activation { relu, gelu, gelu_tanh, silu, relu2, sigmoid, identity, silu_clamped, hardtanh, xielu };
 enum class Score { softmax, sigmoid, sqrt_softplus };
 enum class GroupScore { top2, max };

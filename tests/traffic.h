@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "kernels/ops/token_message.h"
+#include "kernels/ops/dispatch.h"
 #include "src/model/engine.h"
 
 namespace sy::test {

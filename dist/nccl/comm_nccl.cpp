@@ -11,7 +11,6 @@
 #include "dist/device_comm.h"
 #include "dist/watchdog.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/cuda.h"
 #include "kernels/environment.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/heads.h"

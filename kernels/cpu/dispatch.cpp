@@ -1,5 +1,4 @@
 // Capacity, dispatch layout, permutation of rows, permute and unpermute, rows of messages.
-#include <bit>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -10,18 +9,10 @@
 #include "kernels/ops/capacity.h"
 #include "kernels/ops/dispatch.h"
 #include "kernels/ops/permute.h"
-#include "kernels/ops/token_message.h"
 
 namespace sy::cpu {
 
 namespace {
-
-// Maps floats to unsigned integers in the same order. A NaN is in this order, too, so that sorting
-// is safe.
-std::uint32_t ordered_bits(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x + 0.0f);  // -0 becomes 0
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 // Both functions process one segment: experts, weights, dispatch_mask: [tokens * k].
 void accept_first(const std::int32_t* experts, Index tokens, Index k, bool by_choice, std::int32_t limit,

@@ -9,13 +9,6 @@
 #include "kernels/ops/qk_clip.h"
 
 namespace sy::cpu {
-namespace {
-
-struct Math {
-  static float sqrt(float x) { return std::sqrt(x); }
-};
-
-}  // namespace
 
 // An element costs 4 bytes.
 void execute(CpuDevice&, const ops::MaxLogits& op) {
@@ -40,8 +33,8 @@ void execute(CpuDevice&, const ops::QkClip& op) {
       const Index head = (op.offset + i) / op.head_elements, at = (op.offset + i) % op.head_elements;
       const bool shared = at < op.shared;
       const Index next = std::min(end, i + (shared ? op.shared : op.head_elements) - at);
-      const float factor = formulas::qk_clip_factor<Math>(op.max_logits.f32(), op.max_logits.dim(0), op.kv_heads,
-                                                          op.threshold, op.keys, head, shared);
+      const float factor = formulas::qk_clip_factor(op.max_logits.f32(), op.max_logits.dim(0), op.kv_heads,
+                                                    op.threshold, op.keys, head, shared);
       if (factor != 1)
         for (Index j = i; j < next; ++j) w[j] *= factor;
       if (factor != 1 && op.rounded) round(w + i, next - i, op.rounded.as<Bf16>() + i);

@@ -11,7 +11,6 @@
 #include "kernels/ops/load_balancing.h"
 #include "kernels/ops/random.h"
 #include "kernels/ops/route.h"
-#include "kernels/philox.h"
 
 namespace sy::cpu {
 
@@ -107,24 +106,9 @@ struct ExpertSelector {
 // comes from the stream.
 template <class F>
 void for_numbers(const RandomDesc& desc, const std::int64_t* index, Index t_all, Index n, const F& f) {
-  const RandomStream stream(desc.seed, desc.stream);
-  const auto number = [&](Index row, Index i) {
-    const auto at = static_cast<std::uint64_t>(row * n + i);
-    switch (desc.distribution) {
-      case Distribution::normal:
-        return stream.normal(at);
-      case Distribution::gumbel:
-        return stream.gumbel(at);
-      case Distribution::uniform:
-        return stream.symmetric(at);
-      case Distribution::round_robin:
-        return static_cast<double>(round_robin(row, i, n));
-    }
-    return 0.0;
-  };
   for_chunks(t_all, rows_per_chunk(64 * n), [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t)
-      for (Index i = 0; i < n; ++i) f(t * n + i, desc.scale * static_cast<float>(number(index[t], i)));
+      for (Index i = 0; i < n; ++i) f(t * n + i, desc.scale * static_cast<float>(desc.number(index[t], i, n)));
   });
 }
 

@@ -1,5 +1,5 @@
 // xIELU: an activation with two learned parameters.
-#include "kernels/ops/xielu.h"
+#include "kernels/ops/activation.h"
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/parallel.h"
@@ -20,7 +20,7 @@ using Function = formulas::Xielu<VectorMath>;
 
 // Value of the function's factors and their derivatives with respect to the parameters.
 struct Factors {
-  formulas::XieluSoftplus positive, negative;
+  formulas::Point positive, negative;
   explicit Factors(ConstView parameters)
       : positive(Function::softplus(parameters.f32()[0])), negative(Function::softplus(parameters.f32()[1])) {
     negative.value += 0.5f;

@@ -32,11 +32,10 @@ __global__ void activate(FfnActivation desc, Index width, In<T> h, In<float> row
   const float scale = row_scale ? row_scale[row] : 1.0f;
   for_row<N>(width, [&](Index i) {
     const auto x = load<N>(h, start + i), linear = load<N>(h, start + (gated ? width : 0) + i);
-    Pack<T, N> result;
-    for (int e = 0; e < N; ++e)
-      result[e] = from_float<T>(scale * Act::at(to_float(x[e]), desc).value *
-                                (gated ? Act::linear(to_float(linear[e]), desc).value : 1.0f));
-    store<N>(y, row * width + i, result);
+    store<N>(y, row * width + i, pack_of<T, N>([&](int e) {
+               return scale * Act::at(to_float(x[e]), desc).value *
+                      (gated ? Act::linear(to_float(linear[e]), desc).value : 1.0f);
+             }));
   });
 }
 

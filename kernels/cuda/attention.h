@@ -59,19 +59,11 @@ struct HeadRows {
 
 // Heads as a kernel takes them, in an In or an Out. launch() makes them of Heads.
 template <class P>
-struct HeadsOf {
+struct HeadsOf : HeadsLayout {
   P x;
-  Index token_stride, sequence_stride, head_stride, positions, width;
 
-  HeadsOf() = default;
   template <class Byte>
-  explicit HeadsOf(const BasicHeads<Byte>& heads)
-      : x(argument_as<P>(heads.span())),
-        token_stride(heads.token_stride),
-        sequence_stride(heads.sequence_stride),
-        head_stride(heads.head_stride),
-        positions(heads.positions),
-        width(heads.width) {}
+  explicit HeadsOf(const BasicHeads<Byte>& heads) : HeadsLayout(heads), x(argument_as<P>(heads.span())) {}
   __device__ HeadRows<P> rows(int b, int head) const {
     return {x + (b * sequence_stride + head * head_stride), token_stride, static_cast<int>(positions),
             static_cast<int>(width)};
@@ -231,15 +223,7 @@ struct AttentionProblem : MaskGeometry<int> {
   // First of the queries before `end` whose value is above this key, or `end`. The values must not
   // decrease.
   __device__ int first_above(const In<std::int32_t>& values, int key, int end) const {
-    int low = 0;
-    while (low < end) {
-      const int middle = (low + end) / 2;
-      if (values[middle] <= key)
-        low = middle + 1;
-      else
-        end = middle;
-    }
-    return end;
+    return partition_point(0, end, [&](int query) { return values[query] <= key; });
   }
   // First key of a query's document.
   __device__ int origin(const GeneralOperands& general, int query) const {
@@ -248,15 +232,8 @@ struct AttentionProblem : MaskGeometry<int> {
   // Whether the list of a query has the key. It is in ascending order, and -1 follows the last key.
   __device__ bool is_selected(const GeneralOperands& general, int query, int key) const {
     const auto list = general.selected + Index{query} * num_selected;
-    int low = 0, high = num_selected;
-    while (low < high) {
-      const int middle = (low + high) / 2, at = list[middle];
-      if (at >= 0 && at < key)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low < num_selected && list[low] == key;
+    const int at = partition_point(0, num_selected, [&](int i) { return list[i] >= 0 && list[i] < key; });
+    return at < num_selected && list[at] == key;
   }
   // Whether documents, lengths, lists and patterns let a query see a key that its position lets it
   // see. Computed for every element of a tile that is only partly visible.

@@ -97,9 +97,7 @@ __global__ void normalize_columns(Index width, In<T> x, In<T> weight, In<T> bias
       const auto b = load<N>(bias, i);
       for (int e = 0; e < N; ++e) values[e] += to_float(b[e]);
     }
-    Pack<T, N> result;
-    for (int e = 0; e < N; ++e) result[e] = from_float<T>(values[e]);
-    store<N>(y, start + i, result);
+    store<N>(y, start + i, pack_of<T, N>([&](int e) { return values[e]; }));
   });
 }
 

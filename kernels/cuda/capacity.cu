@@ -37,16 +37,10 @@ struct ListByExpert {
   }
 };
 
-// Maps floats to unsigned integers that rise as the floats fall. A NaN is in this order, too.
-__device__ std::uint32_t falling(float x) {
-  const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
-  return bits & 0x80000000u ? bits : ~(bits | 0x80000000u);
-}
-
 // A block accepts the `limit` largest weights of one expert of a segment; ties go to the first
-// ones. It finds the key of the last accepted weight by radix selection, eight bits at a time, the
-// highest first. An assignment costs 12 bytes. For each of four digits it reads 8 bytes again,
-// mostly from a cache.
+// ones. Keys rise as weights fall. It finds the key of the last accepted weight by radix selection,
+// eight bits at a time, the highest first. An assignment costs 12 bytes. For each of four digits it
+// reads 8 bytes again, mostly from a cache.
 __global__ void __launch_bounds__(1024)
     accept_largest(int experts, Index segment_size, int limit, In<std::int32_t> starts, In<std::int32_t> lists,
                    In<float> all_weights, Out<std::int32_t> all_masks) {
@@ -69,7 +63,7 @@ __global__ void __launch_bounds__(1024)
     for (int i = threadIdx.x; i < digits; i += blockDim.x) histogram[i] = 0;
     __syncthreads();
     for (Index i = threadIdx.x; i < n; i += blockDim.x) {
-      const std::uint32_t key = falling(weights[list[i]]);
+      const std::uint32_t key = ~ordered_bits(weights[list[i]]);
       if (shift == 24 || (key ^ last) >> (shift + 8) == 0) atomicAdd(&histogram[key >> shift & (digits - 1)], 1);
     }
     __syncthreads();
@@ -83,9 +77,9 @@ __global__ void __launch_bounds__(1024)
     equal = remaining;
   }
   block_scan(
-      n, [&](Index i) { return falling(weights[list[i]]) == last ? 1 : 0; },
+      n, [&](Index i) { return ~ordered_bits(weights[list[i]]) == last ? 1 : 0; },
       [&](Index i, int before) {
-        const std::uint32_t key = falling(weights[list[i]]);
+        const std::uint32_t key = ~ordered_bits(weights[list[i]]);
         dispatch_mask[list[i]] = key < last || (key == last && before < equal);
       });
 }

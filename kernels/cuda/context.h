@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/stream.h"
+#include "kernels/device.h"
 
 namespace sy::cuda {
 
@@ -29,6 +30,9 @@ struct Context {
   FusedAttention* fused_attention = nullptr;  // nullptr: the kernels of this project compute all
   ExpertProducts* expert_products = nullptr;  // nullptr: cuBLAS computes all
 };
+// The context of a device that make_cuda made.
+Context& context_of(Device& device);
+
 constexpr Index workspace_size = Index{64} << 20;
 // An upper bound of the bytes that alignment adds to a few tensors of a workspace.
 constexpr Index workspace_padding = 1024;

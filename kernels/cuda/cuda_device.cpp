@@ -3,8 +3,6 @@
 
 #include <charconv>
 
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/devices.h"
 #include "kernels/environment.h"
 #include "kernels/kernel_table.h"
 

@@ -4,11 +4,10 @@
 #include <concepts>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/devices.h"
 #include "kernels/cuda/expert_products.h"
 #include "kernels/cuda/fused_attention.h"
-#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/side_streams.h"
-#include "kernels/cuda/sizes.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/device.h"
 

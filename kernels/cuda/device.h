@@ -49,6 +49,14 @@ __device__ T from_float(float x) {
     return __float2bfloat16(x);
 }
 
+// A pack of f(0), ..., f(N - 1), each rounded to T.
+template <class T, int N, class F>
+__device__ Pack<T, N> pack_of(F f) {
+  Pack<T, N> pack;
+  for (int e = 0; e < N; ++e) pack[e] = from_float<T>(f(e));
+  return pack;
+}
+
 // ---- reductions ----
 // All threads of the warp, or of the block, must call these functions, and all get the result. Sums
 // have a fixed order.
@@ -82,6 +90,20 @@ __device__ static inline float block_max(float x) {
   if (lane == 0) partial[warp] = x;
   __syncthreads();
   return warp_max(lane < warps ? partial[lane] : partial[0]);
+}
+
+// Returns the first index in [low, high) without a property, or `high`. All indices with it come
+// first.
+template <class Int, class Property>
+__device__ Int partition_point(Int low, Int high, Property has_property) {
+  while (low < high) {
+    const Int middle = (low + high) / 2;
+    if (has_property(middle))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return high;
 }
 
 constexpr Index blocks_of(Index n, Index per_block) {

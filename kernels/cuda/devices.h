@@ -1,12 +1,16 @@
-// The GPUs that this process sees: the choice of a rank's GPU, and facts for reports.
+// The GPUs that this process sees: the choice of a rank's GPU, and facts for plans and reports. For
+// builds without CUDA, too.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/tensor.h"
 
 namespace sy::cuda {
+
+constexpr Index logits_chunk = Index{256} << 20;  // see Device::logits_chunk
 
 // The CUDA number of a rank's device, or the reason why it has no device.
 struct Choice {
@@ -37,6 +41,12 @@ std::vector<Gpu> visible_devices();
 // All devices in CUDA's order. If it is empty, choose_device gives the reason. Each rank tests its
 // own device, and its share of the devices that belong to no rank of the machine.
 std::vector<Gpu> find_devices(int local_rank, int local_ranks);
+
+// Returns the joules that a GPU has used since its driver was loaded, by NVIDIA's management
+// library (NVML). Empty if NVML is missing or does not know the GPU, or if the GPU is older than
+// Volta.
+// device_id: see Device::device_id.
+std::optional<double> energy_joules(const std::string& device_id);
 
 // The version of a library when the program was compiled, and of the one that is loaded now; both
 // empty in a build without CUDA.

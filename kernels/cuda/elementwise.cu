@@ -13,9 +13,7 @@ struct Fill {
   Out<float> x;
   template <int N>
   __device__ void at(Index i) const {
-    Pack<float, N> pack;
-    for (int e = 0; e < N; ++e) pack[e] = value;
-    store<N>(x, i, pack);
+    store<N>(x, i, pack_of<float, N>([&](int) { return value; }));
   }
 };
 
@@ -27,9 +25,7 @@ struct Convert {
   template <int N>
   __device__ void at(Index i) const {
     const auto from = load<N>(x, i);
-    Pack<To, N> to;
-    for (int e = 0; e < N; ++e) to[e] = from_float<To>(to_float(from[e]));
-    store<N>(y, i, to);
+    store<N>(y, i, pack_of<To, N>([&](int e) { return to_float(from[e]); }));
   }
 };
 
@@ -40,10 +36,8 @@ struct Add {
   Out<T> y;
   template <int N>
   __device__ void at(Index i) const {
-    const auto more = load<N>(x, i);
-    auto sum = load<N>(y, i);
-    for (int e = 0; e < N; ++e) sum[e] = from_float<T>(to_float(sum[e]) + to_float(more[e]));
-    store<N>(y, i, sum);
+    const auto more = load<N>(x, i), sum = load<N>(y, i);
+    store<N>(y, i, pack_of<T, N>([&](int e) { return to_float(sum[e]) + to_float(more[e]); }));
   }
 };
 
@@ -54,9 +48,8 @@ struct Scale {
   Out<T> x;
   template <int N>
   __device__ void at(Index i) const {
-    auto pack = load<N>(x, i);
-    for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) * factor);
-    store<N>(x, i, pack);
+    const auto pack = load<N>(x, i);
+    store<N>(x, i, pack_of<T, N>([&](int e) { return to_float(pack[e]) * factor; }));
   }
 };
 

@@ -15,8 +15,7 @@ template <class T, int N>
 __global__ void copy_rows(Index vocab_begin, Index vocab, Index width, In<std::int32_t> ids, In<T> table, Out<T> y) {
   const Index token = blockIdx.x, id = ids[token] - vocab_begin;
   const bool is_local = id >= 0 && id < vocab;
-  Pack<T, N> zeros;
-  for (int e = 0; e < N; ++e) zeros[e] = from_float<T>(0);
+  const auto zeros = pack_of<T, N>([](int) { return 0.0f; });
   for_row<N>(width,
              [&](Index i) { store<N>(y, token * width + i, is_local ? load<N>(table, id * width + i) : zeros); });
 }
@@ -40,14 +39,7 @@ __device__ Index token_of(Key key) {
 // First index in [low, high) of the sorted keys whose key is not less than `key`.
 template <class Keys>
 __device__ Index lower_bound(const Keys& keys, Index low, Index high, Key key) {
-  while (low < high) {
-    const Index middle = (low + high) / 2;
-    if (keys[middle] < key)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
+  return partition_point(low, high, [&](Index i) { return keys[i] < key; });
 }
 
 // Destination of key i when sorted sequences of `run` keys, a power of two, are merged in pairs. It

@@ -100,23 +100,19 @@ void build(fe::graph::Graph& graph, const ops::AttentionBackward& op) {
 }
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
-Pointers pointers(const ops::AttentionForward& op) {
-  return {{q_operand, pointer(op.q.data)},
-          {k_operand, pointer(op.k.data)},
-          {v_operand, pointer(op.v.data)},
-          {out_operand, op.out.bytes()},
-          {lse_operand, op.lse.bytes()}};
-}
-Pointers pointers(const ops::AttentionBackward& op) {
-  return {{q_operand, pointer(op.q.data)},
-          {k_operand, pointer(op.k.data)},
-          {v_operand, pointer(op.v.data)},
-          {out_operand, pointer(op.out.bytes())},
-          {lse_operand, pointer(op.lse.bytes())},
-          {dout_operand, pointer(op.dout.bytes())},
-          {dq_operand, op.dq.data},
-          {dk_operand, op.dk.data},
-          {dv_operand, op.dv.data}};
+template <class Operation>
+Pointers pointers(const Operation& op) {
+  Pointers all = {{q_operand, pointer(op.q.data)},
+                  {k_operand, pointer(op.k.data)},
+                  {v_operand, pointer(op.v.data)},
+                  {out_operand, pointer(op.out.bytes())},
+                  {lse_operand, pointer(op.lse.bytes())}};
+  if constexpr (requires { op.dq; })
+    all.insert({{dout_operand, pointer(op.dout.bytes())},
+                {dq_operand, op.dq.data},
+                {dk_operand, op.dk.data},
+                {dv_operand, op.dv.data}});
+  return all;
 }
 
 // Appends the strides of operands, which may differ for equal shapes.

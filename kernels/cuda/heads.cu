@@ -39,9 +39,7 @@ __global__ void reduce_heads_kernel(Index heads, const InHeads<T> x, const OutHe
       const auto pack = load<N>(x.x, from + head * x.head_stride + c);
       for (int e = 0; e < N; ++e) sum[e] += to_float(pack[e]);
     }
-    Pack<T, N> result;
-    for (int e = 0; e < N; ++e) result[e] = from_float<T>(sum[e]);
-    store(y.x, to + c, result);
+    store(y.x, to + c, pack_of<T, N>([&](int e) { return sum[e]; }));
   });
 }
 

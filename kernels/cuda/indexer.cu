@@ -128,9 +128,7 @@ void for_scores(CudaDevice& device, Workspace& workspace, const IndexScores& s, 
 
 // Scores in their order, as integers: NaN like minus infinity.
 __device__ unsigned rank_of(float score) {
-  const float x = score != score ? -INFINITY : score + 0.0f;  // -0 is 0
-  const auto bits = static_cast<unsigned>(__float_as_int(x));
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
+  return ordered_bits(score != score ? -INFINITY : score);
 }
 
 // A block takes a query. It finds the rank of the n-th key bit by bit. Then it writes the keys of

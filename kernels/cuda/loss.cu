@@ -125,17 +125,12 @@ __global__ void __launch_bounds__(max_threads)
   const float factor = static_cast<float>(1 / total[0]), z_factor = static_cast<float>(z_loss / total[0]);
   const float z = lse[row], weight = factor + z_factor * 2 * z;
   for_row<N>(vocab, [&](Index i) {
-    Pack<T, N> result;
-    if (counted) {
-      const auto pack = load<N>(logits, start + i);
-      for (int e = 0; e < N; ++e) {
-        const float c = cap(pack[e]), at_target = i + e == target ? factor : 0.0f;
-        result[e] = from_float<T>((weight * expf(c - z) - at_target) * cap.slope(c));
-      }
-    } else {
-      for (int e = 0; e < N; ++e) result[e] = from_float<T>(0);
-    }
-    store<N>(dlogits, start + i, result);
+    if (!counted) return store<N>(dlogits, start + i, pack_of<T, N>([](int) { return 0.0f; }));
+    const auto pack = load<N>(logits, start + i);
+    store<N>(dlogits, start + i, pack_of<T, N>([&](int e) {
+               const float c = cap(pack[e]), at_target = i + e == target ? factor : 0.0f;
+               return (weight * expf(c - z) - at_target) * cap.slope(c);
+             }));
   });
 }
 

@@ -36,9 +36,7 @@ __global__ void norm_rows(Index width, float eps, float offset, In<T> x, In<T> w
       const auto b = load<N>(bias, i);
       for (int e = 0; e < N; ++e) values[e] += to_float(b[e]);
     }
-    Pack<T, N> result;
-    for (int e = 0; e < N; ++e) result[e] = from_float<T>(values[e]);
-    store<N>(y, start + i, result);
+    store<N>(y, start + i, pack_of<T, N>([&](int e) { return values[e]; }));
   });
   if (threadIdx.x == 0) {
     moments[2 * row] = mean;
@@ -109,21 +107,14 @@ template <class T, int N>
 __global__ void add_bias(Index width, In<T> bias, Out<T> y) {
   const Index start = blockIdx.x * width;
   for_row<N>(width, [&](Index i) {
-    const auto more = load<N>(bias, i);
-    auto pack = load<N>(y, start + i);
-    for (int e = 0; e < N; ++e) pack[e] = from_float<T>(to_float(pack[e]) + to_float(more[e]));
-    store<N>(y, start + i, pack);
+    const auto more = load<N>(bias, i), pack = load<N>(y, start + i);
+    store<N>(y, start + i, pack_of<T, N>([&](int e) { return to_float(pack[e]) + to_float(more[e]); }));
   });
 }
 
 // Expert that owns row `row`. offsets: [experts + 1]
 __device__ Index expert_of(In<std::int32_t> offsets, Index experts, Index row) {
-  Index low = 0, high = experts;  // offsets[low] <= row < offsets[high]
-  while (high - low > 1) {
-    const Index middle = (low + high) / 2;
-    (offsets[middle] <= row ? low : high) = middle;
-  }
-  return low;
+  return partition_point(Index{0}, experts, [&](Index e) { return offsets[e + 1] <= row; });
 }
 
 // A block adds bias: [experts, n] to columns [first, first + n) of its row of y: [R, width]. An

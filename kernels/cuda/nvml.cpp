@@ -1,8 +1,9 @@
-#include "kernels/cuda/nvml.h"
-
+// NVIDIA's management library. The driver brings it, and it is loaded at its first use.
 #include <dlfcn.h>
 
 #include <map>
+
+#include "kernels/cuda/devices.h"
 
 namespace sy::cuda {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/ops/dispatch.h"
 #include "kernels/ops/permute.h"
-#include "kernels/ops/token_message.h"
 
 namespace sy::cuda {
 

@@ -8,10 +8,6 @@ namespace sy::cuda {
 
 namespace {
 
-struct SquareRoot {
-  SY_HOST_DEVICE static float sqrt(float x) { return sqrtf(x); }
-};
-
 // A block takes a head. An element costs 4 bytes.
 __global__ void max_logits_kernel(Index sequences, Index heads, Index positions, In<float> largest,
                                   Out<float> max_logits) {
@@ -36,8 +32,8 @@ struct Clip {
   __device__ void at(Index i) const {
     if (coefficient[0] != coefficient[0]) return;
     const Index head = (offset + i) / head_elements;
-    const float factor = formulas::qk_clip_factor<SquareRoot>(max_logits, heads, kv_heads, threshold, keys, head,
-                                                              (offset + i) % head_elements < shared);
+    const float factor = formulas::qk_clip_factor(max_logits, heads, kv_heads, threshold, keys, head,
+                                                  (offset + i) % head_elements < shared);
     if (factor == 1) return;
     w[i] *= factor;
     if (rounded) rounded[i] = from_float<bf16>(w[i]);

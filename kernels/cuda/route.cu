@@ -7,7 +7,6 @@
 #include "kernels/ops/load_balancing.h"
 #include "kernels/ops/random.h"
 #include "kernels/ops/route.h"
-#include "kernels/philox.h"
 
 namespace sy::cuda {
 
@@ -45,23 +44,13 @@ __device__ float sum_of_scores(Score score, In<float> z, int e, const Softmax& p
   return min_score_sum + warp_sum(sum);
 }
 
-// Numbers of a stream for rows of n, equal to those of RandomStream. One costs a block of Philox
-// and four functions in f64.
+// Numbers of a stream for rows of n.
 struct Numbers {
   RandomDesc desc;
   Index n;
   In<Index> index;
-  __device__ float operator()(Index i) const { return desc.scale * static_cast<float>(number(i)); }
-  __device__ double number(Index i) const {
-    if (desc.distribution == Distribution::round_robin) return static_cast<double>(round_robin(index[i / n], i % n, n));
-    const Philox4 r = philox(desc.seed, static_cast<std::uint64_t>(index[i / n] * n + i % n), desc.stream);
-    if (desc.distribution == Distribution::uniform) {
-      const std::uint64_t bits = (static_cast<std::uint64_t>(r[1]) << 32 | r[0]) >> 11;
-      return 2 * (static_cast<double>(bits) * 0x1.0p-53) - 1;
-    }
-    if (desc.distribution == Distribution::gumbel) return -log(-log((static_cast<double>(r[0]) + 0.5) * 0x1.0p-32));
-    const double u = (static_cast<double>(r[0]) + 1.0) * 0x1.0p-32, v = static_cast<double>(r[1]) * 0x1.0p-32;
-    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+  __device__ float operator()(Index i) const {
+    return desc.scale * static_cast<float>(desc.number(index[i / n], i % n, n));
   }
 };
 
@@ -119,9 +108,7 @@ struct NoisyGatingBackward {
 // Maps selection scores to integers in the same order, all above 0, so that 0 can mark a chosen
 // expert. A NaN comes last.
 __device__ std::uint32_t key_of(float x) {
-  if (x != x) return 1;
-  const std::uint32_t bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return x != x ? 1 : ordered_bits(x);
 }
 __device__ float value_of(std::uint32_t key) {
   return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);

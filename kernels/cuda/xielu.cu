@@ -1,5 +1,5 @@
 // xIELU: an activation with two learned parameters.
-#include "kernels/ops/xielu.h"
+#include "kernels/ops/activation.h"
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/rows.h"
@@ -10,7 +10,6 @@ namespace sy::cuda {
 namespace {
 
 using formulas::XieluPoint;
-using formulas::XieluSoftplus;
 
 struct XieluMath {
   SY_HOST_DEVICE static float exp(float x) { return expf(x); }
@@ -25,9 +24,8 @@ __global__ void xielu(Index width, In<T> h, In<float> parameters, Out<T> y) {
   const Index start = Index{blockIdx.x} * width;
   for_row<N>(width, [&](Index i) {
     const auto x = load<N>(h, start + i);
-    Pack<T, N> result;
-    for (int e = 0; e < N; ++e) result[e] = from_float<T>(XieluFunction::at(to_float(x[e]), positive, negative).value);
-    store<N>(y, start + i, result);
+    store<N>(y, start + i,
+             pack_of<T, N>([&](int e) { return XieluFunction::at(to_float(x[e]), positive, negative).value; }));
   });
 }
 
@@ -36,8 +34,8 @@ __global__ void xielu(Index width, In<T> h, In<float> parameters, Out<T> y) {
 template <class T, int N>
 __global__ void xielu_gradient(Index width, In<T> dy, In<T> h, In<float> parameters, Out<T> dh,
                                Out<float> dparameters) {
-  const XieluSoftplus positive = XieluFunction::softplus(parameters[0]),
-                      negative = XieluFunction::softplus(parameters[1]);
+  const formulas::Point positive = XieluFunction::softplus(parameters[0]),
+                        negative = XieluFunction::softplus(parameters[1]);
   const Index start = Index{blockIdx.x} * width;
   float by_positive = 0, by_negative = 0;
   for_row<N>(width, [&](Index i) {

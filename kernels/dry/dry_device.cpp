@@ -97,9 +97,13 @@ void count(DryDevice& device, const Operation& op) {
   ++device.counts.calls[{Operation::name, work.size, work.flops, work.bytes()}];
 }
 
+// An operation that devices may run unfused does not count as one call.
 template <class Operation>
 void execute(DryDevice& device, const Operation& op) {
-  count(device, op);
+  if constexpr (requires { ops::run_unfused(device, op); })
+    ops::run_unfused(device, op);
+  else
+    count(device, op);
 }
 
 // ---- operations whose results host code reads ----
@@ -183,15 +187,7 @@ void execute(DryDevice& device, const ops::DispatchLayout& op) {
   }
 }
 
-// ---- operations that do not count as one call ----
-
-void execute(DryDevice& device, const ops::FfnForward& op) {
-  ops::run_unfused(device, op);
-}
-void execute(DryDevice& device, const ops::FfnBackward& op) {
-  ops::run_unfused(device, op);
-}
-void execute(DryDevice&, const ops::ClipCoefficient&) {}  // one number
+void execute(DryDevice&, const ops::ClipCoefficient&) {}  // one number, which counts as no call
 
 DryDevice::DryDevice(const Device* planned_device)
     : Device(kernel_table<DryDevice>()), planned_device_(planned_device) {}

@@ -1,6 +1,8 @@
 // Factors of QK-clip (kernels/ops/qk_clip.h), for all devices.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/formulas/host_device.h"
 #include "kernels/types.h"
 
@@ -10,7 +12,7 @@ namespace sy::formulas {
 // - max_logits: [heads], indexed; kv_heads divides heads
 // - head: of keys if `keys` is true, otherwise of queries
 // - shared: the weight makes elements of queries whose keys all heads share
-template <class Math, class MaxLogits>
+template <class MaxLogits>
 SY_HOST_DEVICE float qk_clip_factor(const MaxLogits& max_logits, Index heads, Index kv_heads, float threshold,
                                     bool keys, Index head, bool shared) {
   // If a maximum is NaN, nothing is known, and the head stays.
@@ -19,7 +21,7 @@ SY_HOST_DEVICE float qk_clip_factor(const MaxLogits& max_logits, Index heads, In
   const Index group = heads / kv_heads, kv_head = keys ? head : head / group;
   float least = 1;
   for (Index h = kv_head * group; h < (kv_head + 1) * group; ++h) least = gamma(h) < least ? gamma(h) : least;
-  const float root = Math::sqrt(least);
+  const float root = sqrtf(least);
   return keys ? root : gamma(head) / root;
 }
 

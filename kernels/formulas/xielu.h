@@ -1,4 +1,4 @@
-// Formulas of xIELU and of its derivatives, for all devices (kernels/ops/xielu.h).
+// Formulas of xIELU and of its derivatives, for all devices (kernels/ops/activation.h).
 //
 // Math has the elementary functions of a device:
 //   static float exp(float x);
@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "kernels/formulas/host_device.h"
+#include "kernels/formulas/activation.h"
 
 namespace sy::formulas {
 
@@ -16,15 +16,11 @@ struct XieluPoint {
   float value, slope, by_positive, by_negative;
 };
 
-// Softplus of a learned parameter, and its derivative.
-struct XieluSoftplus {
-  float value, slope;
-};
-
 template <class Math>
 struct Xielu {
-  // The factor above 0 is softplus(p).value, and the factor below 0 is 0.5 + softplus(n).value.
-  SY_HOST_DEVICE static XieluSoftplus softplus(float parameter) {
+  // Softplus of a learned parameter. The factor above 0 is softplus(p).value, and the factor below
+  // 0 is 0.5 + softplus(n).value.
+  SY_HOST_DEVICE static Point softplus(float parameter) {
     const float e = expf(-fabsf(parameter));
     return {(parameter > 0 ? parameter : 0.0f) + log1pf(e), (parameter > 0 ? 1.0f : e) / (1 + e)};
   }

@@ -23,4 +23,17 @@ void check(const ActivationBackward& op) {
       .optional("y", op.y, op.dy.shape(), op.dy.dtype());
 }
 
+void check(const XieluForward& op) {
+  Operands(op.name).real("y", op.y, 2).same("h", op.h, op.y.shape(), op.y).is("parameters", op.parameters, {2});
+}
+
+void check(const XieluBackward& op) {
+  Operands(op.name)
+      .real("dy", op.dy, 2)
+      .same("h", op.h, op.dy.shape(), op.dy)
+      .is("parameters", op.parameters, {2})
+      .same("dh", op.dh, op.dy.shape(), op.dy)
+      .optional("dparameters", op.dparameters, {op.dy.dim(0), 2});
+}
+
 }  // namespace sy::ops

@@ -25,5 +25,3 @@
 #include "kernels/ops/random.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
-#include "kernels/ops/token_message.h"
-#include "kernels/ops/xielu.h"

@@ -15,7 +15,6 @@ struct BatchNormSums {
   ConstView x;          // [T, D] c
   ConstView mask = {};  // [T] i32: 0 if the token is padding; empty if all are real
   View sums;            // [2 * D + 1] f64 = sums of x, sums of x^2, number of real tokens
-  bool is_empty() const { return x.elements() == 0; }
   auto zero_if_empty() const { return std::array{sums}; }
   Cost cost() const { return Cost().reads(x, mask).writes(sums); }
 };
@@ -44,7 +43,6 @@ struct BatchNormForward {
   ConstView bias = {};  // [D] c, or empty
   ConstView moments;    // [2 * D + 1] of BatchNormMoments
   View y;               // [T, D] c
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x, weight, moments).writes(y); }
 };
 
@@ -58,7 +56,6 @@ struct BatchNormGradientSums {
   View dweight;       // [D] += sums of dy * n, where n = (x - mean) / sqrt(variance + eps)
   View dbias = {};    // [D] += sums of dy; empty if there is no bias
   View sums;          // [2, D] f64 = sums of dy, sums of dy * n
-  bool is_empty() const { return x.elements() == 0; }
   auto zero_if_empty() const { return std::array{sums}; }
   Cost cost() const { return Cost().reads(dy, x, moments).updates(dweight, dbias).writes(sums); }
 };
@@ -75,7 +72,6 @@ struct BatchNormBackward {
   ConstView sums;       // [2, D] f64 of BatchNormGradientSums, of all ranks
   ConstView mask = {};  // [T] i32 of BatchNormSums
   View dx;              // [T, D] c +=
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(dy, x, weight, moments, sums, mask).updates(dx); }
 };
 

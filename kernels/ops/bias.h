@@ -10,7 +10,6 @@ struct BiasForward {
   static constexpr std::string_view name = "bias_forward";
   ConstView bias;  // [N] c
   View y;          // [T, N] c +=
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(bias).updates(y); }
 };
 

@@ -10,7 +10,6 @@ struct Fill {
   static constexpr std::string_view name = "fill";
   View x;  // any shape; f32, or any type if `value` is 0
   float value;
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().writes(x); }
 };
 
@@ -19,7 +18,6 @@ struct Copy {
   static constexpr std::string_view name = "copy";
   ConstView x;  // any shape and type
   View y;       // any shape and type of the same number of bytes
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x).writes(y); }
 };
 
@@ -37,7 +35,6 @@ struct Add {
   static constexpr std::string_view name = "add";
   ConstView x;  // any shape, c
   View y;       // the shape of x, c +=
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(x).updates(y); }
 };
 
@@ -46,7 +43,6 @@ struct Scale {
   static constexpr std::string_view name = "scale";
   View x;  // any shape, f32 or bf16
   float factor;
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().updates(x); }
 };
 
@@ -55,7 +51,6 @@ struct SumSquares {
   static constexpr std::string_view name = "sum_squares";
   ConstView x;  // any shape
   View out;     // [1] f64 +=
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x); }
 };
 
@@ -65,7 +60,6 @@ struct BitSum {
   static constexpr std::string_view name = "bit_sum";
   ConstView x;  // any shape, f32 or bf16
   View out;     // [1] i32 +=
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x); }
 };
 

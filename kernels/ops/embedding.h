@@ -12,7 +12,6 @@ struct EmbeddingForward {
   ConstView table;        // [V, D] c
   Index vocab_begin = 0;  // index of the first row of `table`
   View y;                 // [T, D] c
-  bool is_empty() const { return y.elements() == 0; }
   // It reads as much of the table as it writes of y.
   Cost cost() const { return Cost().reads(ids, y).writes(y); }
 };

@@ -11,7 +11,6 @@ struct BroadcastHeads {
   static constexpr std::string_view name = "broadcast_heads";
   ConstHeads x;  // [B, S, N, w] or [B, S, 1, w] c, columns of any heads
   Heads y;       // [B, S, N, w] c, columns of any heads
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(x).writes(y); }
 };
 
@@ -20,7 +19,6 @@ struct ReduceHeads {
   static constexpr std::string_view name = "reduce_heads";
   ConstHeads x;  // [B, S, N, w] c, columns of any heads
   Heads y;       // [B, S, 1, w] c, columns of any heads
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(x).writes(y); }
 };
 
@@ -34,7 +32,6 @@ struct BatchedHeadGemm {
   ConstView w;   // [N, n, q] c
   GemmPass pass;
   Heads y;  // [B, S, N, n] c; dgrad: [B, S, N, q] c
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const;
 };
 

@@ -25,7 +25,6 @@ struct NormForward {
   NormDesc desc = {};
   View y;        // [T, D] c
   View moments;  // [T, 2] = mean (RMSNorm: 0), 1 / sqrt(mean of (x - mean)^2 + eps)
-  bool is_empty() const { return x.elements() == 0; }
   auto zero_if_empty() const { return std::array{moments}; }
   Cost cost() const { return Cost().reads(x, weight).writes(y, moments); }
 };
@@ -41,7 +40,6 @@ struct NormBackward {
   View dx;          // [T, D] c +=
   View dweight;     // [D] +=
   View dbias = {};  // [D] +=; empty if there is no bias
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(dy, x, weight, moments).updates(dx, dweight); }
 };
 

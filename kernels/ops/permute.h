@@ -24,7 +24,6 @@ struct Unpermute {
   ConstView row_id_map;   // [T, k] i32
   ConstView addend = {};  // [T, D] c, or empty; it may be y
   View y;                 // [T, D] c
-  bool is_empty() const { return y.elements() == 0; }
   Cost cost() const { return Cost().reads(x, row_id_map, addend).writes(y); }
 };
 

@@ -45,7 +45,6 @@ struct HeadQkNormForward {
   HeadQkNorm desc;
   View y;        // [T, all_heads, hd] c
   View inverse;  // [T, q_heads + k_heads] = 1 / root mean square (LayerNorm: of x - mean)
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x).writes(y, inverse); }
 };
 
@@ -61,7 +60,6 @@ struct HeadQkNormBackward {
   HeadQkNorm desc;
   View dx;       // [T, all_heads, hd] c
   View dweight;  // the shape of weight +=
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(dy, x, inverse).writes(dx); }
 };
 
@@ -75,7 +73,6 @@ struct ProjectionQkNormSums {
   ConstView y;  // [T, row] c
   ProjectionQkNorm desc;
   View sums;  // [T, 2]
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const;
 };
 
@@ -87,7 +84,6 @@ struct ProjectionQkNormForward {
   ConstView squares;  // [T, 2] the sums of x * x
   ProjectionQkNorm desc;
   View y;  // [T, row] c
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x, squares).writes(y); }
 };
 
@@ -102,7 +98,6 @@ struct ProjectionQkNormBackward {
   ProjectionQkNorm desc;
   View dx;       // [T, row] c
   View dweight;  // [queries + keys] +=
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(dy, x, squares, products).writes(dx); }
 };
 

@@ -1,9 +1,9 @@
 // Random numbers of a Philox stream: noise of routers and jitter of their inputs.
 #pragma once
 
-#include <cstdint>
-
+#include "kernels/formulas/host_device.h"
 #include "kernels/ops/operation.h"
+#include "kernels/philox.h"
 
 namespace sy {
 
@@ -23,6 +23,24 @@ struct RandomDesc {
   Distribution distribution = Distribution::normal;
   std::uint64_t seed = 0, stream = 0;
   float scale = 1;  // factor of all numbers
+
+  // Number i of row r of n numbers, without `scale`. It costs a block of Philox and up to four
+  // functions in f64.
+  SY_HOST_DEVICE double number(Index r, Index i, Index n) const {
+    const RandomStream numbers(seed, stream);
+    const auto at = static_cast<std::uint64_t>(r * n + i);
+    switch (distribution) {
+      case Distribution::normal:
+        return numbers.normal(at);
+      case Distribution::gumbel:
+        return numbers.gumbel(at);
+      case Distribution::uniform:
+        return numbers.symmetric(at);
+      case Distribution::round_robin:
+        return static_cast<double>(round_robin(r, i, n));
+    }
+    return 0;
+  }
 };
 
 namespace ops {
@@ -34,7 +52,6 @@ struct Draw {
   ConstView index;  // [T] i64
   RandomDesc desc = {};
   View x;  // [T, N]
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(index).writes(x); }
 };
 
@@ -46,7 +63,6 @@ struct Jitter {
   RandomDesc desc = {};
   bool accumulate = false;
   View y;  // [T, N] c
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(x, index, accumulate ? y : View()).writes(y); }
 };
 
@@ -58,7 +74,6 @@ struct NoisyGatingForward {
   ConstView index;   // [T] i64
   RandomDesc desc = {};
   View x;  // [T, N] +=
-  bool is_empty() const { return x.elements() == 0; }
   Cost cost() const { return Cost().reads(stddev, index).updates(x); }
 };
 

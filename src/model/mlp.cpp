@@ -3,7 +3,6 @@
 #include "kernels/ops/activation.h"
 #include "kernels/ops/bias.h"
 #include "kernels/ops/elementwise.h"
-#include "kernels/ops/xielu.h"
 #include "src/model/relative_bias.h"
 
 namespace sy {

@@ -4,7 +4,7 @@
 
 #include "dist/mesh.h"
 #include "dist/runtime.h"
-#include "kernels/cuda/sizes.h"
+#include "kernels/cuda/devices.h"
 #include "src/model/engine.h"
 #include "src/train/distributed_optimizer.h"
 #include "src/train/trainer.h"

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "host_test.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/expert_loads.h"
 #include "kernels/cuda/expert_products.h"
 #include "kernels/ops/elementwise.h"

@@ -1,7 +1,7 @@
 // Tests of the choice between cuDNN's attention and the kernels of this project. A stand-in takes
 // the place of cuDNN, which only a card can run.
 #include "host_test.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/context.h"
 #include "kernels/cuda/fused_attention.h"
 
 namespace sy::cuda {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "host_test.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/context.h"
 #include "kernels/ops/grouped_gemm.h"
 
 namespace sy::cuda {

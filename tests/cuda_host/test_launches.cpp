@@ -1,7 +1,7 @@
 // Tests of the number of kernels that operations launch. A launch costs microseconds, whatever the
 // number of tokens.
 #include "host_test.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/context.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/capacity.h"
 #include "kernels/ops/dispatch.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "host_test.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/context.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cross_entropy.h"
 #include "kernels/ops/elementwise.h"

@@ -1,7 +1,7 @@
 // Tests of operations whose workspace is too small for all of their work. They split it and give
 // the same bits.
 #include "host_test.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/context.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/gemm.h"

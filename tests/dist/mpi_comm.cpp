@@ -7,9 +7,9 @@
 #include "dist/runtime.h"
 #include "dist/token_dispatcher.h"
 #include "kernels/bf16.h"
+#include "kernels/ops/dispatch.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/permute.h"
-#include "kernels/ops/token_message.h"
 #include "tests/mpi_world.h"
 
 namespace sy {

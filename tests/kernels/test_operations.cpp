@@ -13,7 +13,6 @@
 #include "kernels/ops/qk_norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
-#include "kernels/ops/xielu.h"
 #include "src/numerics/cases/attention.h"
 #include "src/numerics/cases/elementwise.h"
 #include "src/numerics/cases/ffn.h"

@@ -7,7 +7,6 @@
 #include "kernels/ops/dispatch.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/permute.h"
-#include "kernels/ops/token_message.h"
 #include "src/numerics/op_case.h"
 
 namespace sy::numerics {

@@ -7,7 +7,6 @@
 
 #include "kernels/ops/activation.h"
 #include "kernels/ops/ffn.h"
-#include "kernels/ops/xielu.h"
 #include "src/numerics/op_case.h"
 
 namespace sy::numerics {
