@@ -224,18 +224,18 @@ double ScalePoint::joules_per_token() const {
 }
 
 bool ScaleResult::is_strong(const ScalePoint& point) const {
-  return strong && point.global_batch == config.train.global_batch;
+  return options.strong && point.global_batch == config.train.global_batch;
 }
 
 bool ScaleResult::is_weak(const ScalePoint& point) const {
-  return weak && point.global_batch * fewest_ranks == config.train.global_batch * point.layout.ranks;
+  return options.weak && point.global_batch * options.ranks.front() == config.train.global_batch * point.layout.ranks;
 }
 
 const ScalePoint* ScaleResult::base() const {
   const ScalePoint* best = nullptr;
   for (const ScalePoint& p : points) {
     if (p.balanced || p.step_seconds.empty() || units(p) <= 0) continue;
-    if ((strong && !is_strong(p)) || (weak && !is_weak(p))) continue;
+    if ((options.strong && !is_strong(p)) || (options.weak && !is_weak(p))) continue;
     if (!best || units(p) < units(*best) ||
         (units(p) == units(*best) && p.tokens_per_second() > best->tokens_per_second()))
       best = &p;
@@ -262,6 +262,7 @@ double ScaleResult::tflops_per_second_per_rank(const ScalePoint& point) const {
 }
 
 std::string ScaleResult::mfu_problem(const ScalePoint& point) const {
+  const std::optional<Machine>& peak = options.peak;
   if (!peak)
     return "give --machine or run.machine: a name such as h100, or a file that `switchyard doctor --machine FILE` wrote";
   const char* const device = point.on_gpus ? "cuda" : "cpu";
@@ -276,8 +277,8 @@ std::string ScaleResult::mfu_problem(const ScalePoint& point) const {
 
 double ScaleResult::mfu(const ScalePoint& point) const {
   if (!mfu_problem(point).empty()) return not_known;
-  const int units = peak->shared ? point.nodes : point.layout.ranks;
-  return flops_per_token * point.tokens_per_second() / (peak->peak(config.dtype()) * units);
+  const int units = options.peak->shared ? point.nodes : point.layout.ranks;
+  return flops_per_token * point.tokens_per_second() / (options.peak->peak(config.dtype()) * units);
 }
 
 double ScaleResult::routing_gap(const ScalePoint& point) const {
@@ -333,20 +334,7 @@ ScaleResult plan_scale(const ScaleOptions& options) {
   const Environment environment = this_environment(options.launcher);
   const Points points(options, environment);
   const Config& config = points.config();
-  ScaleResult result{.name = options.config.stem().string(),
-                     .strong = options.strong,
-                     .weak = options.weak,
-                     .points = {},
-                     .environment = environment,
-                     .config = config,
-                     .machine = options.machine,
-                     .peak = options.peak,
-                     .warm_up = options.warm_up,
-                     .steps = options.steps,
-                     .repeats = options.repeats,
-                     .fewest_ranks = options.ranks.front(),
-                     .by_nodes = options.by_nodes,
-                     .flops_per_token = points.flops_per_token()};
+  ScaleResult result{options, {}, environment, config, points.flops_per_token()};
   const ScaleLayouts chosen = scale_layouts(config, options);
   for (const std::string& left_out : chosen.left_out) warn(left_out);
   for (const auto& [layout, batch] : chosen.layouts)
@@ -389,7 +377,8 @@ void add_measured_steps(const Outcome& outcome, const ScaleOptions& options, Sca
 
 }  // namespace
 
-bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
+bool measure_scale(ScaleResult& result) {
+  const ScaleOptions& options = result.options;
   // By repeat first, so that a slow phase of the machine affects all points.
   std::vector<Training> trainings;
   for (int repeat = 0; repeat < options.repeats; ++repeat)

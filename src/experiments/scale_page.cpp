@@ -34,7 +34,7 @@ std::map<double, const ScalePoint*> fastest(const ScaleResult& result, Scaling s
 template <class Value, class Ideal>
 LineChart chart_of(const ScaleResult& result, Scaling scaling, const Value& value, const Ideal& ideal) {
   LineChart chart;
-  chart.x_label = result.by_nodes ? "nodes" : "ranks";
+  chart.x_label = result.options.by_nodes ? "nodes" : "ranks";
   chart.log_x = true;
   const ScalePoint* const base = result.base();
   if (!base) return chart;
@@ -104,7 +104,8 @@ void add_tables(const ScaleResult& result, Page& page) {
 std::vector<ScaleFigure> scale_figures(const ScaleResult& result) {
   std::vector<ScaleFigure> figures;
   const ScalePoint* const base = result.base();
-  const std::string of = fmt::format("of the fastest layout of each number of {}", result.by_nodes ? "nodes" : "ranks");
+  const std::string of =
+      fmt::format("of the fastest layout of each number of {}", result.options.by_nodes ? "nodes" : "ranks");
   for (const auto& [scaling, name] : scalings) {
     LineChart throughput = chart_of(
         result, scaling, [](const ScalePoint& p) { return p.tokens_per_second(); },
@@ -129,23 +130,23 @@ std::vector<std::pair<std::string, std::string>> scale_figure_files(const ScaleR
   const std::vector<ScaleFigure> figures = scale_figures(result);
   std::vector<Plot> plots;
   for (const ScaleFigure& figure : figures) {
-    std::vector<std::string> comments = {result.name + ": " + figure.title, base_text(result)};
+    std::vector<std::string> comments = {result.name() + ": " + figure.title, base_text(result)};
     if (!record.is_null()) comments.push_back(record.dump());
-    files.emplace_back(fmt::format("{}-{}.tex", result.name, figure.name), pgf_of(figure.chart, comments));
+    files.emplace_back(fmt::format("{}-{}.tex", result.name(), figure.name), pgf_of(figure.chart, comments));
     plots.push_back(plot_of(figure.chart));
   }
   if (!svg) return files;
   const std::vector<std::string> pictures = draw(plots);
   for (std::size_t i = 0; i < pictures.size(); ++i)
-    files.emplace_back(fmt::format("{}-{}.svg", result.name, figures[i].name),
+    files.emplace_back(fmt::format("{}-{}.svg", result.name(), figures[i].name),
                        svg_document(pictures[i], figures[i].title + ". " + base_text(result), record));
   return files;
 }
 
 std::string scale_html(const ScaleResult& result, ProvenanceDetail detail) {
-  Page page("Scaling of " + result.name);
+  Page page("Scaling of " + result.name());
   page
-      << "<h1>" + escaped("Scaling of " + result.name) + "</h1>\n<p>" + escaped(scale_heading(result)) +
+      << "<h1>" + escaped("Scaling of " + result.name()) + "</h1>\n<p>" + escaped(scale_heading(result)) +
              ". A step's time is the median over the measured steps of a run, and over the runs; the spread is that of "
              "the runs' medians. The routing gap is how much longer a step takes than with tokens sent to all experts "
              "in turn.</p>\n<ul>";
