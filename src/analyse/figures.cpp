@@ -36,12 +36,6 @@ bool same_rows(const Figure& a, const Figure& b) {
   return a.dimensions[0].name == b.dimensions[0].name && a.dimensions[0].labels == b.dimensions[0].labels;
 }
 
-std::string text_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
-  Table table(header);
-  for (const auto& row : rows) table.row(row);
-  return table.str();
-}
-
 // Returns the values of the dimensions from `dim` on, nested.
 Json nested(const Figure& f, std::size_t dim, const double*& at) {
   if (dim == f.dimensions.size()) {
@@ -99,45 +93,36 @@ std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
   return tables;
 }
 
-std::vector<std::vector<std::string>> column_rows(const std::vector<const Figure*>& group) {
-  std::vector<std::vector<std::string>> rows;
+CellTable column_table(const std::vector<const Figure*>& group) {
   const Dimension& down = group[0]->dimensions[0];
+  CellTable table{{down.name}, {}};
+  for (const Figure* f : group) table.columns.push_back(f->title);
   for (Index i = 0; i < down.size(); ++i) {
-    rows.push_back({down.labels[i]});
-    for (const Figure* f : group) rows.back().push_back(figure_text(*f, f->values[i]));
+    table.rows.push_back({down.labels[i]});
+    for (const Figure* f : group) table.rows.back().push_back(figure_text(*f, f->values[i]));
   }
-  return rows;
+  return table;
 }
 
-std::vector<std::string> column_header(const std::vector<const Figure*>& group) {
-  std::vector<std::string> header{group[0]->dimensions[0].name};
-  for (const Figure* f : group) header.push_back(f->title);
-  return header;
-}
-
-std::vector<std::string> matrix_header(const Figure& f) {
-  std::vector<std::string> header{f.dimensions[0].name};
-  for (const std::string& label : f.dimensions[1].labels) header.push_back(label);
-  return header;
-}
-
-std::vector<std::vector<std::string>> matrix_rows(const Figure& f) {
-  std::vector<std::vector<std::string>> rows;
-  const Index columns = f.dimensions[1].size();
-  for (Index i = 0; i < f.dimensions[0].size(); ++i) {
-    rows.push_back({f.dimensions[0].labels[i]});
-    for (Index j = 0; j < columns; ++j) rows.back().push_back(figure_text(f, f.values[i * columns + j]));
+CellTable matrix_table(const Figure& f) {
+  const Dimension &down = f.dimensions[0], &across = f.dimensions[1];
+  CellTable table{{down.name}, {}};
+  table.columns.insert(table.columns.end(), across.labels.begin(), across.labels.end());
+  for (Index i = 0; i < down.size(); ++i) {
+    table.rows.push_back({down.labels[i]});
+    for (Index j = 0; j < across.size(); ++j)
+      table.rows.back().push_back(figure_text(f, f.values[i * across.size() + j]));
   }
-  return rows;
+  return table;
 }
 
-std::vector<std::vector<std::string>> listing_rows(const Listing& listing, std::size_t most) {
-  std::vector<std::vector<std::string>> rows;
+CellTable listing_table(const Listing& listing, std::size_t most) {
+  CellTable table{listing.header, {}};
   for (std::size_t i = 0; i < std::min(most, listing.rows.size()); ++i) {
-    rows.emplace_back();
-    for (const Json& cell : listing.rows[i]) rows.back().push_back(cell_text(cell));
+    table.rows.emplace_back();
+    for (const Json& cell : listing.rows[i]) table.rows.back().push_back(cell_text(cell));
   }
-  return rows;
+  return table;
 }
 
 Shape Figure::shape() const {
@@ -163,7 +148,7 @@ std::string sections_text(std::span<const Section> sections) {
   for (const Section& s : sections) {
     out += fmt::format("\n{}\n", visible(s.title));
     if (!s.text.empty()) out += visible(s.text) + "\n";
-    for (const auto& group : columns_of(s)) out += text_table(column_header(group), column_rows(group));
+    for (const auto& group : columns_of(s)) out += text_table(column_table(group));
     std::vector<std::string> elsewhere;
     for (const Figure& f : s.figures) {
       if (f.dimensions.size() == 1) continue;
@@ -172,10 +157,10 @@ std::string sections_text(std::span<const Section> sections) {
         elsewhere.push_back(f.title);
       else
         out += fmt::format("\n{} (by {} and {})\n{}", f.title, f.dimensions[0].name, f.dimensions[1].name,
-                           text_table(matrix_header(f), matrix_rows(f)));
+                           text_table(matrix_table(f)));
     }
     for (const Listing& l : s.listings) {
-      out += fmt::format("\n{}\n{}", l.title, text_table(l.header, listing_rows(l, most_text_rows)));
+      out += fmt::format("\n{}\n{}", l.title, text_table(listing_table(l, most_text_rows)));
       if (l.rows.size() > most_text_rows) out += fmt::format("the first {} of {}\n", most_text_rows, l.rows.size());
     }
     if (!elsewhere.empty()) out += fmt::format("\nIn the page and the files: {}\n", join(elsewhere, ", "));

@@ -7,6 +7,7 @@
 
 #include "src/analyse/plot.h"
 #include "src/provenance/provenance.h"
+#include "src/text/table.h"
 
 namespace sy {
 
@@ -14,8 +15,7 @@ namespace sy {
 std::string escaped(std::string text);
 
 // Table of numbers; the column `text_column` holds text. Cells are plain text, not HTML.
-std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
-                       std::size_t text_column = std::string::npos);
+std::string html_table(const CellTable& table, std::size_t text_column = std::string::npos);
 
 // Returns the end of a page: a record's public members on one line and, if `detail` is full, its
 // values. Empty if the record is null.

@@ -354,7 +354,7 @@ void domain_section(Page& page, const ExpertReport& r) {
                     number_text(d.loss, 4), number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
   rows.push_back({"all", count_text(ev.tokens), "", number_text(ev.loss, 4), number_text(ev.perplexity, 2),
                   number_text(ev.bits_per_byte, 3)});
-  page << html_table({"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows, 0);
+  page << html_table({{"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows}, 0);
   page
       << "<p class=\"muted\">Loss: mean cross-entropy, nats per token; perplexity: e to the loss; bits per byte: the loss of all "
          "tokens over the bytes of their text, which can be compared between tokenizers. Lower is better.</p>\n";
@@ -409,7 +409,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     for (const Specialisation& s : r.specialisation)
       table.push_back({std::to_string(s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),
                        s.domain_a + " and " + s.domain_b});
-    page << html_table({"layer", "mean of the pairs", "largest", "between"}, table, 3);
+    page << html_table({{"layer", "mean of the pairs", "largest", "between"}, table}, 3);
     page
         << "<p class=\"muted\">Jensen-Shannon divergence, in bits, between the expert shares of two domains: 0 where they use the "
            "experts alike, 1 where they have no expert in common.</p>\n";
@@ -438,9 +438,9 @@ void number_section(Page& page, const ExpertReport& r) {
                          fmt::format("{:+.4f}", x.probability_gap)});
     }
   }
-  page << html_table({"layer", "assignments", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "overloaded",
-                      "busiest", "idlest"},
-                     layers);
+  page << html_table({{"layer", "assignments", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "overloaded",
+                       "busiest", "idlest"},
+                      layers});
   const std::vector<Section> sections = load_sections(r);
   const auto defined = [&](std::size_t dimensions) {
     std::vector<const Figure*> figures;
@@ -452,8 +452,8 @@ void number_section(Page& page, const ExpertReport& r) {
   page << defined(1);
   page << "<details><summary>Every expert</summary>\n" +
               html_table(
-                  {"layer", "expert", "assignments", "share", "dropped", "router probability", "probability - share"},
-                  experts) +
+                  {{"layer", "expert", "assignments", "share", "dropped", "router probability", "probability - share"},
+                   experts}) +
               defined(2);
   if (h.layers * h.experts > max_table_rows)
     page << fmt::format(

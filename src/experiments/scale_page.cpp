@@ -90,13 +90,11 @@ void add_breakdown(const ScaleResult& result, Page& page) {
 
 void add_tables(const ScaleResult& result, Page& page) {
   Footnotes notes;
-  const CellTable times = time_cells(result, notes), speeds = speed_cells(result);
   page.section("points", "All layouts");
-  page << html_table(times.columns, times.rows, 1);
+  page << html_table(time_cells(result, notes), 1);
   for (std::size_t i = 0; i < notes.texts().size(); ++i)
     page << fmt::format("<p>Warning [{}]: {}</p>\n", i + 1, escaped(notes.texts()[i]));
-  page << "<p>" + escaped(earlier_text(result)) + "</p>\n"
-       << html_table(speeds.columns, speeds.rows, 1) << "</section>\n";
+  page << "<p>" + escaped(earlier_text(result)) + "</p>\n" << html_table(speed_cells(result), 1) << "</section>\n";
 }
 
 }  // namespace

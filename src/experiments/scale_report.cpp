@@ -6,7 +6,6 @@
 
 #include "src/system/rapl.h"
 #include "src/text/numbers.h"
-#include "src/text/table.h"
 
 namespace sy {
 namespace {
@@ -203,13 +202,8 @@ std::vector<std::string> category_names() {
 
 std::string scale_text(const ScaleResult& result) {
   Footnotes notes;
-  const auto str = [](const CellTable& cells) {
-    Table table(cells.columns);
-    for (const auto& row : cells.rows) table.row(row);
-    return table.str();
-  };
-  std::string text = scale_heading(result) + "\n" + str(time_cells(result, notes));
-  text += visible(notes.lines("warning "), "\n") + earlier_text(result) + "\n" + str(speed_cells(result));
+  std::string text = scale_heading(result) + "\n" + text_table(time_cells(result, notes));
+  text += visible(notes.lines("warning "), "\n") + earlier_text(result) + "\n" + text_table(speed_cells(result));
   for (const std::string& note : scale_notes(result)) text += note + "\n";
   const auto rows = breakdown_shares(result);
   std::vector<std::string> header = category_names();

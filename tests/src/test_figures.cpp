@@ -58,7 +58,8 @@ TEST(Figures, FormatNumbersByUnit) {
   EXPECT_EQ(text("ratio", NAN), "-");
   Section s{"", "", "", {}, {}};
   s.listings.push_back({"", "", "", {"change", "of"}, {{-0.00001, NAN}, {1.5, 2}}});
-  EXPECT_EQ(listing_rows(s.listings[0], 9), (std::vector<std::vector<std::string>>{{"0.0000", "-"}, {"1.5000", "2"}}));
+  EXPECT_EQ(listing_table(s.listings[0], 9).rows,
+            (std::vector<std::vector<std::string>>{{"0.0000", "-"}, {"1.5000", "2"}}));
 }
 
 TEST(Figures, WriteCsv) {
