@@ -1,6 +1,5 @@
 // Charts and page of `switchyard scale`.
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "src/analyse/page.h"
