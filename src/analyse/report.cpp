@@ -22,11 +22,10 @@ void read_losses(const fs::path& file, ExpertReport& report) {
   if (std::error_code ignored; !fs::exists(file, ignored)) return;
   read_lines(file, [&](const TextLine& line) {
     const std::optional<Json> m = Json::try_parse(line.text);
-    const Json* step = m ? m->find("step") : nullptr;
-    if (!step || !step->is_integer() || step->get<Index>() > report.state.step) return;
+    const std::optional<Index> step = m ? integer_at(*m, "step") : std::nullopt;
+    if (!step || *step > report.state.step) return;
     const auto add = [&](const Json& from, std::vector<LossPoint>& points) {
-      const Json* loss = from.find("loss");
-      if (loss && loss->is_number()) points.push_back({static_cast<double>(step->get<Index>()), loss->get<double>()});
+      if (const auto loss = number_at(from, "loss")) points.push_back({static_cast<double>(*step), *loss});
     };
     add(*m, report.losses);
     if (const Json* validation = m->find("validation")) add(*validation, report.validations);

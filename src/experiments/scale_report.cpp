@@ -247,10 +247,6 @@ std::string scale_csv(const ScaleResult& result) {
 
 namespace {
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json() : Json(text);
-}
-
 Json peak_json(const ScaleResult& result) {
   const double flops = result.options.peak ? result.options.peak->peak(result.config.dtype()) : 0;
   if (flops <= 0) return {};

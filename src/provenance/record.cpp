@@ -14,10 +14,6 @@ namespace {
 
 constexpr const char* hidden = "(hidden)";
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json() : Json(text);
-}
-
 // Returns a value as text: that of a string itself, the elements of an array with commas.
 std::string value_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();

@@ -30,11 +30,6 @@ struct FileContents {
   double skipped = 0;  // steps that were skipped up to that line
 };
 
-std::optional<double> number_at(const Json& object, std::string_view key) {
-  const Json* const value = object.find(key);
-  return value && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
-}
-
 // Reads the file. An incomplete last line, which a kill leaves, is ignored.
 FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
   FileContents contents;
@@ -43,8 +38,7 @@ FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
     read_lines(path, [&](const TextLine& line) {
       if (!line.whole) return;
       const std::optional<Json> m = Json::try_parse(line.text);
-      const Json* step = m && m->is_object() ? m->find("step") : nullptr;
-      const Index at = step && step->is_integer() ? step->get<Index>() : -1;
+      const Index at = m ? integer_at(*m, "step").value_or(-1) : -1;
       contents.damaged += at < 0;
       if (at < 0 || at >= first_step) return;
       const Json* validation = m->find("validation");

@@ -276,10 +276,7 @@ SinkSet::SinkSet(const MetricsSinks& options, const fs::path& run_dir) : layers_
       }
     });
   };
-  const auto seconds = [](const Json& line) {
-    const Json* s = line.find("step_seconds");
-    return s && s->is_number() ? s->get<double>() : 0;
-  };
+  const auto seconds = [](const Json& line) { return number_at(line, "step_seconds").value_or(0); };
   double time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   each_line([&](const Json& line) { time -= seconds(line); });
   each_line([&](const Json& line) { write(line, time += seconds(line)); });
