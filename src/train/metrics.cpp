@@ -145,9 +145,8 @@ void RunTotals::add(Index step, double seconds, std::optional<double> validation
   best_loss = *validation_loss;
 }
 
-void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation) {
-  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  totals_.add(m.step, m.step_seconds, validation.empty() ? std::nullopt : std::optional(total_of(validation).loss()));
+Json metrics_line(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation,
+                  double time) {
   Json line = {{"step", m.step},
                {"tokens", m.tokens},
                {"samples", m.samples},
@@ -167,7 +166,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
     line["cpu_joules"] = m.energy->cpu_joules;
     line["gpu_joules"] = m.energy->gpu_joules;
   }
-  line["time"] = utc_text(now);
+  line["time"] = utc_text(time);
   line["routed"] = m.routed;
   line["dropped"] = m.dropped;
   for (const auto& [domain, epochs] : m.epochs) line["epochs"][domain] = epochs;
@@ -179,6 +178,13 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
     Json& all = line["validation"] = score_json(total_of(validation));
     for (const DomainScore& s : validation) all["domains"][s.name] = score_json(s);
   }
+  return line;
+}
+
+void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation) {
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  totals_.add(m.step, m.step_seconds, validation.empty() ? std::nullopt : std::optional(total_of(validation).loss()));
+  const Json line = metrics_line(m, experts, validation, now);
   const std::string text = json_text(line, -1);
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));

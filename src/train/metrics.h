@@ -52,6 +52,10 @@ struct ExpertCounts {
   std::vector<std::vector<Index>> routed, dropped;
 };
 
+// Returns the line of a step in RUN/metrics.jsonl. time: end of the step in seconds since 1970.
+Json metrics_line(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation,
+                  double time);
+
 // Sums over the lines of RUN/metrics.jsonl, for all starts of a run.
 struct RunTotals {
   double step_seconds = 0;
