@@ -49,13 +49,6 @@ Json nested(const Figure& f, std::size_t dim, const double*& at) {
   return out;
 }
 
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n") == text.npos) return text;
-  std::string out = "\"";
-  for (char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + '"';
-}
-
 void check(const Figure& f) {
   SY_ASSERT(f.shape().elements() == std::ssize(f.values), "{} of {} holds {} values", f.name, f.shape().str(),
             f.values.size());
@@ -176,7 +169,7 @@ std::string sections_csv(std::span<const Section> sections) {
         if (std::find(dimension_names.begin(), dimension_names.end(), d.name) == dimension_names.end())
           dimension_names.push_back(d.name);
   std::string out = "section,figure,unit";
-  for (const std::string& p : dimension_names) out += "," + quoted(p);
+  for (const std::string& p : dimension_names) out += "," + csv_field(p);
   out += ",value\n";
   for (const Section& s : sections)
     for (const Figure& f : s.figures) {
@@ -189,7 +182,7 @@ std::string sections_csv(std::span<const Section> sections) {
       for (Index i = 0; i < std::ssize(f.values); ++i) {
         Index rest = i;
         for (std::size_t d = column.size(); d-- > 0; rest /= f.dimensions[d].size())
-          cells[column[d]] = quoted(f.dimensions[d].labels[rest % f.dimensions[d].size()]);
+          cells[column[d]] = csv_field(f.dimensions[d].labels[rest % f.dimensions[d].size()]);
         out += fmt::format("{},{},{}", s.name, f.name, f.unit);
         for (const std::string& cell : cells) out += "," + cell;
         out += std::isfinite(f.values[i]) ? fmt::format(",{}\n", f.values[i]) : ",\n";

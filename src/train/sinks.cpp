@@ -30,7 +30,7 @@ class Csv final : public MetricsSink {
     std::string names = "step";
     for (const Scalar& column : columns) {
       columns_.push_back(column.path());
-      names += "," + quoted(columns_.back());
+      names += "," + csv_field(columns_.back());
     }
     file_.add(names + "\n");
   }
@@ -46,13 +46,6 @@ class Csv final : public MetricsSink {
   }
 
  private:
-  // Quotes a name as RFC 4180 says.
-  static std::string quoted(const std::string& name) {
-    if (name.find_first_of(",\"\r\n") == name.npos) return name;
-    std::string text = name;
-    replace_all(text, "\"", "\"\"");
-    return "\"" + text + "\"";
-  }
   AppendFile file_;
   std::vector<std::string> columns_;
 };
