@@ -9,18 +9,20 @@
 namespace sy {
 namespace {
 
-enum class Scaling { strong, weak };
-constexpr std::pair<Scaling, const char*> scalings[] = {{Scaling::strong, "strong"}, {Scaling::weak, "weak"}};
-
-bool belongs(const ScaleResult& result, const ScalePoint& p, Scaling scaling) {
-  return scaling == Scaling::strong ? result.is_strong(p) : result.is_weak(p);
-}
+// A kind of scaling.
+struct Scaling {
+  const char *name, *title, *batch;
+  bool (ScaleResult::*has)(const ScalePoint&) const;
+};
+constexpr Scaling scalings[] = {
+    {"strong", "Strong scaling", "The global batch is the same on all ranks.", &ScaleResult::is_strong},
+    {"weak", "Weak scaling", "The global batch grows with the ranks.", &ScaleResult::is_weak}};
 
 // Returns the fastest point of each number of ranks or nodes, with unforced or balanced routing.
-std::map<double, const ScalePoint*> fastest(const ScaleResult& result, Scaling scaling, bool balanced) {
+std::map<double, const ScalePoint*> fastest(const ScaleResult& result, const Scaling& scaling, bool balanced) {
   std::map<double, const ScalePoint*> best;
   for (const ScalePoint& p : result.points) {
-    if (p.balanced != balanced || p.step_seconds.empty() || !belongs(result, p, scaling)) continue;
+    if (p.balanced != balanced || p.step_seconds.empty() || !(result.*scaling.has)(p)) continue;
     if (result.units(p) <= 0) continue;
     const ScalePoint*& there = best[result.units(p)];
     if (!there || p.tokens_per_second() > there->tokens_per_second()) there = &p;
@@ -31,7 +33,7 @@ std::map<double, const ScalePoint*> fastest(const ScaleResult& result, Scaling s
 // Returns the lines of both routings, and the ideal line. value: of a point. ideal: value of the
 // ideal line by the ratio of units to those of the base.
 template <class Value, class Ideal>
-LineChart chart_of(const ScaleResult& result, Scaling scaling, const Value& value, const Ideal& ideal) {
+LineChart chart_of(const ScaleResult& result, const Scaling& scaling, const Value& value, const Ideal& ideal) {
   LineChart chart;
   chart.x_label = result.options.by_nodes ? "nodes" : "ranks";
   chart.log_x = true;
@@ -103,7 +105,7 @@ std::vector<ScaleFigure> scale_figures(const ScaleResult& result) {
   const ScalePoint* const base = result.base();
   const std::string of =
       fmt::format("of the fastest layout of each number of {}", result.options.by_nodes ? "nodes" : "ranks");
-  for (const auto& [scaling, name] : scalings) {
+  for (const Scaling& scaling : scalings) {
     LineChart throughput = chart_of(
         result, scaling, [](const ScalePoint& p) { return p.tokens_per_second(); },
         [&](double ratio) { return ratio * base->tokens_per_second(); });
@@ -115,8 +117,8 @@ std::vector<ScaleFigure> scale_figures(const ScaleResult& result) {
     efficiency.y_label = "efficiency";
     efficiency.percent = true;
     efficiency.y_low = 0;
-    figures.push_back({fmt::format("{}-throughput", name), "Throughput " + of, std::move(throughput)});
-    figures.push_back({fmt::format("{}-efficiency", name), "Efficiency " + of, std::move(efficiency)});
+    figures.push_back({fmt::format("{}-throughput", scaling.name), "Throughput " + of, std::move(throughput)});
+    figures.push_back({fmt::format("{}-efficiency", scaling.name), "Efficiency " + of, std::move(efficiency)});
   }
   return figures;
 }
@@ -155,13 +157,11 @@ std::string scale_html(const ScaleResult& result, ProvenanceDetail detail) {
                           "Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
                           where.host, where.instruction_set, where.threads, where.build, where.launcher)));
   const std::vector<ScaleFigure> figures = scale_figures(result);
-  for (const auto& [scaling, name] : scalings) {
+  for (const auto& [name, title, batch, has] : scalings) {
     const std::string begin = fmt::format("{}-", name);
     if (std::ranges::none_of(figures, [&](const ScaleFigure& f) { return f.name.starts_with(begin); })) continue;
-    page.section(name, scaling == Scaling::strong ? "Strong scaling" : "Weak scaling");
-    page << fmt::format("<p>{} Bars are the intervals of the step times.</p>\n",
-                        scaling == Scaling::strong ? "The global batch is the same on all ranks."
-                                                   : "The global batch grows with the ranks.");
+    page.section(name, title);
+    page << fmt::format("<p>{} Bars are the intervals of the step times.</p>\n", batch);
     for (const ScaleFigure& f : figures)
       if (f.name.starts_with(begin))
         page.picture(f.chart, fmt::format("{} by number of {}, {} scaling", f.chart.y_label, f.chart.x_label, name),
