@@ -176,8 +176,7 @@ std::string sections_csv(std::span<const Section> sections) {
       check(f);
       std::vector<std::size_t> column(f.dimensions.size());
       for (std::size_t d = 0; d < column.size(); ++d)
-        column[d] =
-            std::find(dimension_names.begin(), dimension_names.end(), f.dimensions[d].name) - dimension_names.begin();
+        column[d] = std::ranges::find(dimension_names, f.dimensions[d].name) - dimension_names.begin();
       std::vector<std::string> cells(dimension_names.size());
       for (Index i = 0; i < std::ssize(f.values); ++i) {
         Index rest = i;

@@ -129,8 +129,7 @@ std::vector<Section> load_sections(const ExpertReport& r) {
 std::vector<std::string> comparison_warnings(const ExpertReport& a, const ExpertReport& b) {
   const ExpertHistory &ha = a.state.experts, &hb = b.state.experts;
   std::vector<std::string> out;
-  const auto common = std::count_if(ha.layer_ids.begin(), ha.layer_ids.end(),
-                                    [&](std::int64_t block) { return layer_of(b, block) >= 0; });
+  const auto common = std::ranges::count_if(ha.layer_ids, [&](std::int64_t block) { return layer_of(b, block) >= 0; });
   if (ha.layer_ids != hb.layer_ids)
     out.push_back(
         fmt::format("the first has {} layers with experts and the second {}: the {} that both have are compared",

@@ -106,9 +106,7 @@ std::string time_table(const ExpertReport& r) {
       dead += l.dead;
       overloaded += l.overloaded;
     }
-    const auto worst = std::max_element(layers.begin(), layers.end(), [](const LayerLoad& a, const LayerLoad& b) {
-      return a.max_over_mean < b.max_over_mean;
-    });
+    const auto worst = std::ranges::max_element(layers, {}, &LayerLoad::max_over_mean);
     table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio),
                fmt::format("{:.2f}", ratio - 1), fmt::format("{:.3f}", cv), fmt::format("{:.3f}", entropy),
                std::to_string(dead), std::to_string(overloaded),

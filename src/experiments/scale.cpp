@@ -151,8 +151,7 @@ class Points {
       if (!named) continue;
       const Index batch = named->other_batch > 0 ? named->other_batch : config_.train.global_batch;
       const std::vector<Index> batches = batches_of(config_, options_, named->layout.ranks);
-      if (std::ranges::find(batches, batch) == batches.end() ||
-          std::any_of(known.begin(), known.end(), [&](const ScalePoint& p) {
+      if (std::ranges::find(batches, batch) == batches.end() || std::ranges::any_of(known, [&](const ScalePoint& p) {
             return p.layout == named->layout && p.global_batch == batch && p.balanced == named->balanced;
           }))
         continue;
@@ -168,12 +167,9 @@ class Points {
       } catch (const InputError&) {  // a run of another configuration
       }
     }
-    std::sort(found.begin(), found.end(), [](const ScalePoint& a, const ScalePoint& b) {
-      const auto key = [](const ScalePoint& p) {
-        return std::tuple(p.layout.ranks, p.global_batch, p.layout.tp, p.layout.ep, p.layout.etp,
-                          p.layout.ranks_per_node, p.balanced);
-      };
-      return key(a) < key(b);
+    std::ranges::sort(found, {}, [](const ScalePoint& p) {
+      return std::tuple(p.layout.ranks, p.global_batch, p.layout.tp, p.layout.ep, p.layout.etp, p.layout.ranks_per_node,
+                        p.balanced);
     });
     return found;
   }
@@ -345,8 +341,7 @@ ScaleResult plan_scale(const ScaleOptions& options) {
       result.points.push_back(std::move(point));
     }
   for (ScalePoint& point : points.earlier(result.points)) result.points.push_back(std::move(point));
-  std::stable_sort(result.points.begin(), result.points.end(),
-                   [](const ScalePoint& a, const ScalePoint& b) { return a.layout.ranks < b.layout.ranks; });
+  std::ranges::stable_sort(result.points, {}, [](const ScalePoint& p) { return p.layout.ranks; });
   if (const int fewest = result.points.front().layout.ranks; fewest > options.ranks.front())
     warn(fmt::format("no point has {}: speed-up and efficiency are those over {}",
                      counted(options.ranks.front(), "rank"), counted(fewest, "rank")));
