@@ -309,12 +309,12 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
         const int node = static_cast<int>(config.parallel.ranks_per_node);
         for (const Layout& layout :
              layouts_of(by, ranks, node == 1 && options.machine ? options.machine->node() : node))
-          chosen.layouts.push_back({layout, batch});
+          chosen.layouts.emplace_back(layout, batch);
       }
       for (Layout layout : options.layouts) {
         layout.ranks = ranks;
         if (errors.run([&] { check_config_for_layout(by, layout); }))
-          chosen.layouts.push_back({layout, batch});
+          chosen.layouts.emplace_back(layout, batch);
         else
           chosen.left_out.push_back(fmt::format("--layouts {} is not measured on {}: {}", layout.short_name(),
                                                 counted(ranks, "rank"), layout_problem(by, layout)));

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/config.h"
@@ -130,11 +131,7 @@ struct ScaleResult {
 
 // Layouts and batches of each number of ranks, and the reasons why requested layouts are left out.
 struct ScaleLayouts {
-  struct Element {
-    Layout layout;
-    Index global_batch;
-  };
-  std::vector<Element> layouts;
+  std::vector<std::pair<Layout, Index>> layouts;  // with the global batch
   std::vector<std::string> left_out;
 };
 // Throws InputErrors if no layout fits.

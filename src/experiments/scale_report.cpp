@@ -85,16 +85,13 @@ std::string mfu_note(const ScaleResult& result) {
   return "";
 }
 
-}  // namespace
-
+// Returns why no point has an energy; empty if one has.
 std::string energy_problem(const ScaleResult& result) {
   for (const ScalePoint& p : result.points)
     if (std::isfinite(p.joules_per_token())) return "";
   const std::string problem = rapl_problem();
   return problem.empty() ? "the runs could not read it on all of their hosts: see RUN.log" : problem;
 }
-
-namespace {
 
 std::string energy_note(const ScaleResult& result) {
   if (const std::string problem = energy_problem(result); !problem.empty())
@@ -111,12 +108,11 @@ std::string energy_note(const ScaleResult& result) {
 
 }  // namespace
 
-std::string scaling_text(const ScaleResult& result) {
-  return result.options.strong && result.options.weak ? "strong and weak" : result.options.weak ? "weak" : "strong";
-}
-
 std::string scale_heading(const ScaleResult& result) {
-  return fmt::format("{}: {} scaling, {} tokens a step on {}", result.name(), scaling_text(result),
+  return fmt::format("{}: {} scaling, {} tokens a step on {}", result.name(),
+                     result.options.strong && result.options.weak ? "strong and weak"
+                     : result.options.weak                        ? "weak"
+                                                                  : "strong",
                      count_text(result.points.front().tokens), counted(result.points.front().layout.ranks, "rank"));
 }
 

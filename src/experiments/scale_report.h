@@ -34,13 +34,9 @@ std::vector<std::pair<std::string, std::string>> scale_figure_files(const ScaleR
                                                                     bool svg);
 
 // Fragments that the forms of the output share.
-// Names of the kinds of scaling: "strong", "weak" or "strong and weak".
-std::string scaling_text(const ScaleResult& result);
 std::string scale_heading(const ScaleResult& result);
 // Returns the sentence that names the reference point; empty if there is none.
 std::string base_text(const ScaleResult& result);
-// Returns why no point has an energy; empty if one has.
-std::string energy_problem(const ScaleResult& result);
 // Returns sentences about the base, the intervals, the FLOPs, MFU and energy.
 std::vector<std::string> scale_notes(const ScaleResult& result);
 // Returns a line with the number of rows that this call did not request; empty if there are none.
