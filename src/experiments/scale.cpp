@@ -61,22 +61,18 @@ std::string name_of(const Layout& l, Index other_batch, bool balanced) {
                      other_batch > 0 ? fmt::format("-batch{}", other_batch) : "", balanced ? "balanced" : "own");
 }
 
-// Point of a folder name that name_of makes for the first repeat.
-struct NamedPoint {
-  Layout layout;
-  Index other_batch;  // 0: the configuration's
-  bool balanced;
-};
-std::optional<NamedPoint> point_of_folder(const std::string& name) {
+// Returns the layout, batch and routing of the point whose first repeat has this folder name
+// (name_of). A global batch of 0 means the configuration's.
+std::optional<ScalePoint> point_of_folder(const std::string& name) {
   static const std::regex form(
       "r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?"
       "(-batch([0-9]{1,9}))?-(own|balanced)-1");
   std::smatch match;
   if (!std::regex_match(name, match, form)) return std::nullopt;
   const auto number = [&](int i, int otherwise = 1) { return match[i].matched ? std::stoi(match[i]) : otherwise; };
-  const NamedPoint point{{number(1), number(2), number(3), number(4), number(6)}, number(8, 0), match[9] == "balanced"};
-  if (std::min({point.layout.ranks, point.layout.tp, point.layout.ep, point.layout.etp}) < 1) return std::nullopt;
-  return point;
+  const Layout layout{number(1), number(2), number(3), number(4), number(6)};
+  if (std::min({layout.ranks, layout.tp, layout.ep, layout.etp}) < 1) return std::nullopt;
+  return ScalePoint{layout, number(8, 0), 0, match[9] == "balanced", {}};
 }
 
 // Returns the global batches of a number of ranks. Strong and weak scaling have the same batch on
@@ -108,7 +104,6 @@ class Points {
         folder_(options.output / options.config.stem() / environment.folder()) {}
 
   const Config& config() const { return config_; }
-  const fs::path& folder() const { return folder_; }
 
   double flops_per_token() const { return model_costs(config_, vocab_).flops_per_token; }
 
@@ -149,7 +144,7 @@ class Points {
     for (const auto& entry : fs::directory_iterator(folder_, none)) {
       const auto named = point_of_folder(entry.path().filename().string());
       if (!named) continue;
-      const Index batch = named->other_batch > 0 ? named->other_batch : config_.train.global_batch;
+      const Index batch = named->global_batch > 0 ? named->global_batch : config_.train.global_batch;
       const std::vector<Index> batches = batches_of(config_, options_, named->layout.ranks);
       if (std::ranges::find(batches, batch) == batches.end() || std::ranges::any_of(known, [&](const ScalePoint& p) {
             return p.layout == named->layout && p.global_batch == batch && p.balanced == named->balanced;
