@@ -16,12 +16,8 @@ namespace {
 constexpr Index most_text_columns = 12, most_text_rows = 256;
 constexpr std::size_t most_columns = 9;
 
-// Number of decimals of a unit whose values are not counts.
-struct Decimals {
-  const char* unit;
-  int decimals;
-};
-constexpr Decimals decimals_of_units[] = {
+// Numbers of decimals of the units whose values are not counts.
+constexpr std::pair<std::string_view, int> decimals_of_units[] = {
     {"ratio", 3}, {"bits", 4}, {"nats per token", 4}, {"probability", 4}, {"score", 4}};
 
 std::string cell_text(const Json& cell) {
@@ -30,10 +26,6 @@ std::string cell_text(const Json& cell) {
   if (cell.is_integer()) return count_text(cell.get<Index>());
   const double value = cell.get<double>();
   return std::isfinite(value) ? number_text(value, 4) : "-";
-}
-
-bool same_rows(const Figure& a, const Figure& b) {
-  return a.dimensions[0].name == b.dimensions[0].name && a.dimensions[0].labels == b.dimensions[0].labels;
 }
 
 // Returns the values of the dimensions from `dim` on, nested.
@@ -59,8 +51,8 @@ void check(const Figure& f) {
 std::string figure_text(const Figure& f, double value) {
   if (!std::isfinite(value)) return "-";
   if (f.unit == "share") return percent_text(value);
-  for (const Decimals& d : decimals_of_units)
-    if (f.unit == d.unit) return number_text(value, d.decimals);
+  for (const auto& [unit, decimals] : decimals_of_units)
+    if (f.unit == unit) return number_text(value, decimals);
   return value == std::floor(value) && std::abs(value) < 1e15 ? count_text(static_cast<Index>(value))
                                                               : fmt::format("{:.5g}", value);
 }
@@ -69,7 +61,7 @@ std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
   std::vector<std::vector<const Figure*>> groups;
   for (const Figure& f : section.figures) {
     if (f.dimensions.size() != 1) continue;
-    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return same_rows(*g[0], f); });
+    const auto group = std::ranges::find_if(groups, [&](const auto& g) { return g[0]->dimensions == f.dimensions; });
     if (group == groups.end())
       groups.push_back({&f});
     else

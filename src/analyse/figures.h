@@ -17,6 +17,7 @@ struct Dimension {
   std::string name;  // "layer"
   std::vector<std::string> labels = {};
   Index size() const { return std::ssize(labels); }
+  bool operator==(const Dimension&) const = default;
 };
 // Returns a dimension with the labels 0, 1, ...
 Dimension counted_dimension(std::string name, Index size);

@@ -160,7 +160,7 @@ Page& Page::operator<<(const std::string& html) {
 
 void Page::section(const std::string& id, const std::string& title) {
   html_ += "<section id=\"" + escaped(id) + "\"><h2>" + escaped(title) + "</h2>\n";
-  headings_.push_back({id, title});
+  headings_.emplace_back(id, title);
 }
 
 void Page::contents() {
@@ -191,7 +191,7 @@ std::string Page::finish() {
   if (contents_at_ != std::string::npos) {
     out.append(html_, 0, from = contents_at_);
     out += "<nav>";
-    for (const Heading& h : headings_) out += "<a href=\"#" + escaped(h.id) + "\">" + escaped(h.title) + "</a> ";
+    for (const auto& [id, title] : headings_) out += "<a href=\"#" + escaped(id) + "\">" + escaped(title) + "</a> ";
     out += "</nav>\n";
   }
   for (std::size_t i = 0; i < pictures.size(); ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/analyse/plot.h"
@@ -50,12 +51,9 @@ class Page {
     std::string alt_text;
     const char* screen;  // class of the pictures for one kind of screen; "" means all screens
   };
-  struct Heading {
-    std::string id, title;
-  };
   std::string html_;
   std::size_t contents_at_ = std::string::npos;
-  std::vector<Heading> headings_;
+  std::vector<std::pair<std::string, std::string>> headings_;  // ids and titles
   std::vector<PictureSlot> picture_slots_;
   std::vector<Plot> plots_;
 };

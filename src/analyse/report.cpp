@@ -50,10 +50,6 @@ std::string share_strip(const LayerLoad& layer, bool colour) {
   return out;
 }
 
-std::string expert_and_share(const LayerLoad& layer, Index expert) {
-  return fmt::format("{} ({})", expert, percent_text(layer.experts[expert].share));
-}
-
 std::string load_table(const ExpertReport& r, bool colour) {
   Table table({"layer", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "over", "busiest", "idlest",
                "share of each expert"},
@@ -151,6 +147,10 @@ std::string layer_text(const ExpertReport& r, Index layer) {
   if (!r.config || r.config->stacks.empty()) return std::to_string(layer);
   const Index encoder = r.config->encoder_layers();
   return layer < encoder ? fmt::format("encoder {}", layer) : fmt::format("decoder {}", layer - encoder);
+}
+
+std::string expert_and_share(const LayerLoad& layer, Index expert) {
+  return fmt::format("{} ({})", expert, percent_text(layer.experts[expert].share));
 }
 
 CollapseAdvice collapse_advice(const ExpertReport& r) {

@@ -412,14 +412,11 @@ void number_section(Page& page, const ExpertReport& r) {
   page << fmt::format("<p>Steps {}. An even share is {}.</p>\n", step_range(h, r.first, r.last),
                       percent_text(r.even_share()));
   std::vector<std::vector<std::string>> layers, experts;
-  const auto with_share = [](const LayerLoad& l, Index e) {
-    return fmt::format("{} ({})", e, percent_text(l.experts[e].share));
-  };
   for (const LayerLoad& l : r.load) {
     layers.push_back({std::to_string(l.layer), count_text(l.routed), percent_text(l.drop_rate),
                       fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.max_vio()),
                       fmt::format("{:.3f}", l.cv), fmt::format("{:.4f}", l.entropy), std::to_string(l.dead),
-                      std::to_string(l.overloaded), with_share(l, l.busiest()), with_share(l, l.idlest())});
+                      std::to_string(l.overloaded), expert_and_share(l, l.busiest()), expert_and_share(l, l.idlest())});
     for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
       const ExpertLoad& x = l.experts[e];
       experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
