@@ -152,10 +152,6 @@ void search(const fs::path& folder, Index depth, Index& folders, RunList& out) {
   for (const fs::path& path : below) search(path, depth + 1, folders, out);
 }
 
-std::string step_text(Index step) {
-  return step < 0 ? "-" : std::to_string(step);
-}
-
 }  // namespace
 
 std::string name_of(RunState state) {
@@ -225,7 +221,7 @@ std::string runs_text(const RunList& list, const fs::path& folder) {
       validation += fmt::format(" (step {})", run.validation_step);
     table.row({run.folder.string(), name_of(run.state), std::to_string(run.step),
                run.steps > 0 ? std::to_string(run.steps) : "-", number_text(run.loss, 4), validation,
-               short_count_text(run.tokens_per_second), step_text(run.checkpoint)});
+               short_count_text(run.tokens_per_second), run.checkpoint < 0 ? "-" : std::to_string(run.checkpoint)});
     if (!run.problem.empty()) notes += fmt::format("damaged: {}\n", visible(run.problem));
   }
   return table.str() + notes;

@@ -191,12 +191,6 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
   sinks_->write(line, now);
 }
 
-std::string epochs_text(const DomainEpochs& epochs) {
-  std::vector<std::string> texts;
-  for (const auto& [domain, value] : epochs) texts.push_back(fmt::format("{} {:.3g}", domain, value));
-  return join(texts, ", ");
-}
-
 std::string progress_text(const StepMetrics& m, Index total_steps, double elapsed, double per_step) {
   std::string text = fmt::format("step {:>{}}/{}  loss {:.4f}  {} tokens/s", m.step, std::to_string(total_steps).size(),
                                  total_steps, m.loss, short_count_text(m.tokens_per_second));

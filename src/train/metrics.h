@@ -25,8 +25,6 @@ struct StepEnergy {
 
 // How often the text of each domain is read (SampleStream::epochs), by name.
 using DomainEpochs = std::vector<std::pair<std::string, double>>;
-// Returns "web 0.5, code 1.25".
-std::string epochs_text(const DomainEpochs& epochs);
 
 struct StepMetrics {
   Index step = 0, tokens = 0, samples = 0;  // tokens and samples: since the run began
