@@ -83,7 +83,7 @@ class PerformanceMeter {
   Performance measured_;  // its ranks, nodes and steps
   StepTimes times_;
   Index steps_ = 0;
-  // Of the measured steps.
+  // Sums over the measured steps.
   Index tokens_ = 0;
   double seconds_ = 0;
 };
