@@ -81,10 +81,6 @@ std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index la
   return layers;
 }
 
-std::vector<LayerLoad> layer_loads(const ExpertHistory& h) {
-  return layer_loads(h, 0, h.windows());
-}
-
 ExpertHistory coarsen(const ExpertHistory& h, Index max_windows) {
   SY_ASSERT(max_windows > 0, "{} windows", max_windows);
   ExpertHistory out{h.layers, h.experts, {}, {}, {}, {}, h.layer_ids};

@@ -44,7 +44,6 @@ struct LayerLoad {
 // Sums the windows [first, last) of the history. Probabilities are means weighted by the routed
 // assignments.
 std::vector<LayerLoad> layer_loads(const ExpertHistory& history, Index first, Index last);
-std::vector<LayerLoad> layer_loads(const ExpertHistory& history);
 
 // Returns the history in at most `max_windows` windows of about equal length; sums neighbours.
 // A window shorter than half of an even one, as a run's last one may be, is summed with a

@@ -16,12 +16,8 @@ namespace {
 constexpr Index most_text_columns = 12, most_text_rows = 256;
 constexpr std::size_t most_columns = 9;
 
-// Number of decimals of a unit whose values are not counts.
-struct Decimals {
-  const char* unit;
-  int decimals;
-};
-constexpr Decimals decimals_of_units[] = {
+// Numbers of decimals of the units whose values are not counts.
+constexpr std::pair<std::string_view, int> decimals_of_units[] = {
     {"ratio", 3}, {"bits", 4}, {"nats per token", 4}, {"probability", 4}, {"score", 4}};
 
 std::string cell_text(const Json& cell) {
@@ -30,16 +26,6 @@ std::string cell_text(const Json& cell) {
   if (cell.is_integer()) return count_text(cell.get<Index>());
   const double value = cell.get<double>();
   return std::isfinite(value) ? number_text(value, 4) : "-";
-}
-
-bool same_rows(const Figure& a, const Figure& b) {
-  return a.dimensions[0].name == b.dimensions[0].name && a.dimensions[0].labels == b.dimensions[0].labels;
-}
-
-std::string text_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
-  Table table(header);
-  for (const auto& row : rows) table.row(row);
-  return table.str();
 }
 
 // Returns the values of the dimensions from `dim` on, nested.
@@ -55,13 +41,6 @@ Json nested(const Figure& f, std::size_t dim, const double*& at) {
   return out;
 }
 
-std::string quoted(const std::string& text) {
-  if (text.find_first_of(",\"\n") == text.npos) return text;
-  std::string out = "\"";
-  for (char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + '"';
-}
-
 void check(const Figure& f) {
   SY_ASSERT(f.shape().elements() == std::ssize(f.values), "{} of {} holds {} values", f.name, f.shape().str(),
             f.values.size());
@@ -72,8 +51,8 @@ void check(const Figure& f) {
 std::string figure_text(const Figure& f, double value) {
   if (!std::isfinite(value)) return "-";
   if (f.unit == "share") return percent_text(value);
-  for (const Decimals& d : decimals_of_units)
-    if (f.unit == d.unit) return number_text(value, d.decimals);
+  for (const auto& [unit, decimals] : decimals_of_units)
+    if (f.unit == unit) return number_text(value, decimals);
   return value == std::floor(value) && std::abs(value) < 1e15 ? count_text(static_cast<Index>(value))
                                                               : fmt::format("{:.5g}", value);
 }
@@ -82,7 +61,7 @@ std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
   std::vector<std::vector<const Figure*>> groups;
   for (const Figure& f : section.figures) {
     if (f.dimensions.size() != 1) continue;
-    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return same_rows(*g[0], f); });
+    const auto group = std::ranges::find_if(groups, [&](const auto& g) { return g[0]->dimensions == f.dimensions; });
     if (group == groups.end())
       groups.push_back({&f});
     else
@@ -99,45 +78,36 @@ std::vector<std::vector<const Figure*>> columns_of(const Section& section) {
   return tables;
 }
 
-std::vector<std::vector<std::string>> column_rows(const std::vector<const Figure*>& group) {
-  std::vector<std::vector<std::string>> rows;
+CellTable column_table(const std::vector<const Figure*>& group) {
   const Dimension& down = group[0]->dimensions[0];
+  CellTable table{{down.name}, {}};
+  for (const Figure* f : group) table.columns.push_back(f->title);
   for (Index i = 0; i < down.size(); ++i) {
-    rows.push_back({down.labels[i]});
-    for (const Figure* f : group) rows.back().push_back(figure_text(*f, f->values[i]));
+    table.rows.push_back({down.labels[i]});
+    for (const Figure* f : group) table.rows.back().push_back(figure_text(*f, f->values[i]));
   }
-  return rows;
+  return table;
 }
 
-std::vector<std::string> column_header(const std::vector<const Figure*>& group) {
-  std::vector<std::string> header{group[0]->dimensions[0].name};
-  for (const Figure* f : group) header.push_back(f->title);
-  return header;
-}
-
-std::vector<std::string> matrix_header(const Figure& f) {
-  std::vector<std::string> header{f.dimensions[0].name};
-  for (const std::string& label : f.dimensions[1].labels) header.push_back(label);
-  return header;
-}
-
-std::vector<std::vector<std::string>> matrix_rows(const Figure& f) {
-  std::vector<std::vector<std::string>> rows;
-  const Index columns = f.dimensions[1].size();
-  for (Index i = 0; i < f.dimensions[0].size(); ++i) {
-    rows.push_back({f.dimensions[0].labels[i]});
-    for (Index j = 0; j < columns; ++j) rows.back().push_back(figure_text(f, f.values[i * columns + j]));
+CellTable matrix_table(const Figure& f) {
+  const Dimension &down = f.dimensions[0], &across = f.dimensions[1];
+  CellTable table{{down.name}, {}};
+  table.columns.insert(table.columns.end(), across.labels.begin(), across.labels.end());
+  for (Index i = 0; i < down.size(); ++i) {
+    table.rows.push_back({down.labels[i]});
+    for (Index j = 0; j < across.size(); ++j)
+      table.rows.back().push_back(figure_text(f, f.values[i * across.size() + j]));
   }
-  return rows;
+  return table;
 }
 
-std::vector<std::vector<std::string>> listing_rows(const Listing& listing, std::size_t most) {
-  std::vector<std::vector<std::string>> rows;
+CellTable listing_table(const Listing& listing, std::size_t most) {
+  CellTable table{listing.header, {}};
   for (std::size_t i = 0; i < std::min(most, listing.rows.size()); ++i) {
-    rows.emplace_back();
-    for (const Json& cell : listing.rows[i]) rows.back().push_back(cell_text(cell));
+    table.rows.emplace_back();
+    for (const Json& cell : listing.rows[i]) table.rows.back().push_back(cell_text(cell));
   }
-  return rows;
+  return table;
 }
 
 Shape Figure::shape() const {
@@ -163,7 +133,7 @@ std::string sections_text(std::span<const Section> sections) {
   for (const Section& s : sections) {
     out += fmt::format("\n{}\n", visible(s.title));
     if (!s.text.empty()) out += visible(s.text) + "\n";
-    for (const auto& group : columns_of(s)) out += text_table(column_header(group), column_rows(group));
+    for (const auto& group : columns_of(s)) out += text_table(column_table(group));
     std::vector<std::string> elsewhere;
     for (const Figure& f : s.figures) {
       if (f.dimensions.size() == 1) continue;
@@ -172,10 +142,10 @@ std::string sections_text(std::span<const Section> sections) {
         elsewhere.push_back(f.title);
       else
         out += fmt::format("\n{} (by {} and {})\n{}", f.title, f.dimensions[0].name, f.dimensions[1].name,
-                           text_table(matrix_header(f), matrix_rows(f)));
+                           text_table(matrix_table(f)));
     }
     for (const Listing& l : s.listings) {
-      out += fmt::format("\n{}\n{}", l.title, text_table(l.header, listing_rows(l, most_text_rows)));
+      out += fmt::format("\n{}\n{}", l.title, text_table(listing_table(l, most_text_rows)));
       if (l.rows.size() > most_text_rows) out += fmt::format("the first {} of {}\n", most_text_rows, l.rows.size());
     }
     if (!elsewhere.empty()) out += fmt::format("\nIn the page and the files: {}\n", join(elsewhere, ", "));
@@ -191,20 +161,19 @@ std::string sections_csv(std::span<const Section> sections) {
         if (std::find(dimension_names.begin(), dimension_names.end(), d.name) == dimension_names.end())
           dimension_names.push_back(d.name);
   std::string out = "section,figure,unit";
-  for (const std::string& p : dimension_names) out += "," + quoted(p);
+  for (const std::string& p : dimension_names) out += "," + csv_field(p);
   out += ",value\n";
   for (const Section& s : sections)
     for (const Figure& f : s.figures) {
       check(f);
       std::vector<std::size_t> column(f.dimensions.size());
       for (std::size_t d = 0; d < column.size(); ++d)
-        column[d] =
-            std::find(dimension_names.begin(), dimension_names.end(), f.dimensions[d].name) - dimension_names.begin();
+        column[d] = std::ranges::find(dimension_names, f.dimensions[d].name) - dimension_names.begin();
       std::vector<std::string> cells(dimension_names.size());
       for (Index i = 0; i < std::ssize(f.values); ++i) {
         Index rest = i;
         for (std::size_t d = column.size(); d-- > 0; rest /= f.dimensions[d].size())
-          cells[column[d]] = quoted(f.dimensions[d].labels[rest % f.dimensions[d].size()]);
+          cells[column[d]] = csv_field(f.dimensions[d].labels[rest % f.dimensions[d].size()]);
         out += fmt::format("{},{},{}", s.name, f.name, f.unit);
         for (const std::string& cell : cells) out += "," + cell;
         out += std::isfinite(f.values[i]) ? fmt::format(",{}\n", f.values[i]) : ",\n";

@@ -17,6 +17,7 @@ struct Dimension {
   std::string name;  // "layer"
   std::vector<std::string> labels = {};
   Index size() const { return std::ssize(labels); }
+  bool operator==(const Dimension&) const = default;
 };
 // Returns a dimension with the labels 0, 1, ...
 Dimension counted_dimension(std::string name, Index size);
@@ -64,11 +65,10 @@ std::string figure_text(const Figure& figure, double value);
 // Groups the figures of one dimension that share it. Each group is one table; too wide groups are
 // split.
 std::vector<std::vector<const Figure*>> columns_of(const Section& section);
-std::vector<std::string> column_header(const std::vector<const Figure*>& group);
-std::vector<std::vector<std::string>> column_rows(const std::vector<const Figure*>& group);
-std::vector<std::string> matrix_header(const Figure& figure);  // figure: two dimensions
-std::vector<std::vector<std::string>> matrix_rows(const Figure& figure);
-std::vector<std::vector<std::string>> listing_rows(const Listing& listing, std::size_t most);
+CellTable column_table(const std::vector<const Figure*>& group);
+CellTable matrix_table(const Figure& figure);  // figure: two dimensions
+// Returns the first rows, at most `most`.
+CellTable listing_table(const Listing& listing, std::size_t most);
 
 // Small figures as tables. Larger ones are only named.
 std::string sections_text(std::span<const Section> sections);

@@ -110,7 +110,7 @@ void add_figure(Page& page, const Figure& f) {
               (table ? fmt::format(", by {} and {}", f.dimensions[0].name, f.dimensions[1].name) : "") + "</h3>\n";
   const Scale scale = scale_of(f);
   if (table) {
-    page << html_table(matrix_header(f), matrix_rows(f), text_column(f.dimensions[0]));
+    page << html_table(matrix_table(f), text_column(f.dimensions[0]));
   } else if (f.dimensions.size() == 2) {
     page.picture(heatmap_of(f, scale, 0, 0, full_width), f.title);
   } else {
@@ -165,17 +165,17 @@ void add_sections(Page& page, std::span<const Section> sections) {
     page.section(s.name, s.title);
     page << "<p>" + escaped(s.text) + "</p>\n";
     for (const auto& group : columns_of(s)) {
-      page << html_table(column_header(group), column_rows(group), text_column(group[0]->dimensions[0]));
+      page << html_table(column_table(group), text_column(group[0]->dimensions[0]));
       page << definitions(group);
     }
     for (const Figure& f : s.figures)
       if (f.dimensions.size() > 1) add_figure(page, f);
     for (const Listing& l : s.listings) {
       page << "<h3>" + escaped(l.title) + "</h3>\n";
-      auto rows = listing_rows(l, most_listed);
-      for (auto& row : rows)
+      CellTable table = listing_table(l, most_listed);
+      for (auto& row : table.rows)
         for (std::string& cell : row) cell = visible(cell);
-      page << html_table(l.header, rows, l.text_column);
+      page << html_table(table, l.text_column);
       page << "<p class=\"muted\">" + escaped(l.meaning) +
                   (l.rows.size() > most_listed ? fmt::format(" The first {} of {}.", most_listed, l.rows.size())
                                                : std::string()) +

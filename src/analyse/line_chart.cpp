@@ -10,11 +10,6 @@ namespace {
 constexpr std::size_t legend_lines = 8;  // a colour bar replaces the legend of more lines
 constexpr int most_strips = 60;          // limit for one chart
 
-// Distance between the marks of an axis from `low` to `high`, which has about five marks.
-double mark_step(double low, double high) {
-  return round_up((high - low) / 5, {1, 2, 2.5, 5, 10});
-}
-
 // ", 1.2 to 1.3": the error bar of a point; empty if it has none.
 std::string bar_text(const LineChart& chart, const Line& line, std::size_t k) {
   if (line.low.empty() || !std::isfinite(line.low[k]) || !std::isfinite(line.high[k])) return "";
@@ -75,7 +70,7 @@ YAxis linear_axis(const LineChart& chart, double& low, double& high) {
     if (!chart.y_low) low -= some;
     if (!chart.y_high || chart.y_low) high += some;
   }
-  const double step = mark_step(low, high);
+  const double step = round_up((high - low) / 5, {1, 2, 2.5, 5, 10});  // of about five marks
   if (!chart.y_low) low = std::floor(low / step + 1e-9) * step;
   if (!chart.y_high) high = std::ceil(high / step - 1e-9) * step;
   YAxis axis;

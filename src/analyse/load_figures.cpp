@@ -8,11 +8,13 @@
 namespace sy {
 namespace {
 
-struct LayerMeasure {
+template <class Load>
+struct LoadMeasure {
   const char *name, *title, *unit, *meaning;
-  double (*value)(const LayerLoad&);
+  double (*value)(const Load&);
+  Look look = Look::amount;
 };
-constexpr LayerMeasure layer_measures[] = {
+constexpr LoadMeasure<LayerLoad> layer_measures[] = {
     {"drop_rate", "dropped", "share", "Assignments that found their expert full, of all of the layer.",
      [](const LayerLoad& l) { return l.drop_rate; }},
     {"max_over_mean", "max/mean", "ratio", "Load of the busiest expert over the mean load.",
@@ -28,22 +30,17 @@ constexpr LayerMeasure layer_measures[] = {
     {"overloaded", "overloaded", "experts", "Experts with more than twice an even share.",
      [](const LayerLoad& l) { return static_cast<double>(l.overloaded); }}};
 
-struct ExpertMeasure {
-  const char *name, *title, *unit, *meaning;
-  double (*value)(const ExpertLoad&);
-  Look look;
-};
-constexpr ExpertMeasure expert_measures[] = {
+constexpr LoadMeasure<ExpertLoad> expert_measures[] = {
     {"routed", "routed", "assignments", "Assignments to the expert, before dropping.",
-     [](const ExpertLoad& e) { return static_cast<double>(e.routed); }, Look::amount},
+     [](const ExpertLoad& e) { return static_cast<double>(e.routed); }},
     {"dropped", "dropped", "assignments", "Those of them that were dropped, since the expert was full.",
-     [](const ExpertLoad& e) { return static_cast<double>(e.dropped); }, Look::amount},
+     [](const ExpertLoad& e) { return static_cast<double>(e.dropped); }},
     {"share", "share", "share", "Share of the layer's assignments, before dropping.",
      [](const ExpertLoad& e) { return e.share; }, Look::relative},
     {"expert_drop_rate", "drop rate", "share", "Dropped assignments of those to the expert.",
-     [](const ExpertLoad& e) { return e.drop_rate; }, Look::amount},
+     [](const ExpertLoad& e) { return e.drop_rate; }},
     {"probability", "probability", "probability", "Mean over tokens of the router's probability of the expert.",
-     [](const ExpertLoad& e) { return e.probability; }, Look::amount},
+     [](const ExpertLoad& e) { return e.probability; }},
     {"probability_gap", "probability - share", "share",
      "The expert's share of the router's probability less its share of the assignments. Above 0 the router likes the "
      "expert more than its choices show.",
@@ -58,15 +55,15 @@ void add_measures(Section& section, const ExpertReport& r, std::optional<Dimensi
   std::vector<Dimension> by_expert = by_layer;
   by_expert.push_back(counted_dimension("expert", h.experts));
   const std::size_t first = section.figures.size();
-  for (const LayerMeasure& m : layer_measures)
+  for (const LoadMeasure<LayerLoad>& m : layer_measures)
     section.figures.push_back({m.name, m.title, m.unit, m.meaning, by_layer});
-  for (const ExpertMeasure& m : expert_measures)
+  for (const LoadMeasure<ExpertLoad>& m : expert_measures)
     section.figures.push_back({m.name, m.title, m.unit, m.meaning, by_expert, {}, m.look, r.even_share()});
   loads([&](const std::vector<LayerLoad>& layers) {
     for (const LayerLoad& l : layers) {
       auto figure = section.figures.begin() + static_cast<std::ptrdiff_t>(first);
-      for (const LayerMeasure& m : layer_measures) (figure++)->values.push_back(m.value(l));
-      for (const ExpertMeasure& m : expert_measures) {
+      for (const LoadMeasure<LayerLoad>& m : layer_measures) (figure++)->values.push_back(m.value(l));
+      for (const LoadMeasure<ExpertLoad>& m : expert_measures) {
         for (const ExpertLoad& e : l.experts) figure->values.push_back(m.value(e));
         ++figure;
       }
@@ -129,8 +126,7 @@ std::vector<Section> load_sections(const ExpertReport& r) {
 std::vector<std::string> comparison_warnings(const ExpertReport& a, const ExpertReport& b) {
   const ExpertHistory &ha = a.state.experts, &hb = b.state.experts;
   std::vector<std::string> out;
-  const auto common = std::count_if(ha.layer_ids.begin(), ha.layer_ids.end(),
-                                    [&](std::int64_t block) { return layer_of(b, block) >= 0; });
+  const auto common = std::ranges::count_if(ha.layer_ids, [&](std::int64_t block) { return layer_of(b, block) >= 0; });
   if (ha.layer_ids != hb.layer_ids)
     out.push_back(
         fmt::format("the first has {} layers with experts and the second {}: the {} that both have are compared",
@@ -162,7 +158,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
   const auto of = [&](const ExpertReport& r, std::int64_t block) -> const LayerLoad& {
     return r.load[layer_of(r, block)];
   };
-  for (const LayerMeasure& m : layer_measures)
+  for (const LoadMeasure<LayerLoad>& m : layer_measures)
     for (const auto& [r, suffix, which] : {std::tuple{&a, "_first", "first"}, {&b, "_second", "second"}}) {
       Figure f{m.name + std::string(suffix), fmt::format("{}, {}", m.title, which), m.unit, m.meaning, {layers}};
       for (std::int64_t block : blocks) f.values.push_back(m.value(of(*r, block)));
@@ -204,7 +200,7 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
     const ExpertHistory h = coarsen(r->state.experts, 8);
     Dimension steps{"steps"};
     for (Index w = 0; w < h.windows(); ++w) steps.labels.push_back(step_range(h, w, w + 1));
-    for (const LayerMeasure& m : layer_measures) {
+    for (const LoadMeasure<LayerLoad>& m : layer_measures) {
       if (m.name != std::string_view("max_vio") && m.name != std::string_view("drop_rate")) continue;
       Figure f{fmt::format("{}_over_time{}", m.name, suffix),
                fmt::format("{}, {}", m.title, which),

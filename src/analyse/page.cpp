@@ -102,8 +102,7 @@ std::string escaped(std::string text) {
   return text;
 }
 
-std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
-                       std::size_t text_column) {
+std::string html_table(const CellTable& table, std::size_t text_column) {
   std::string out = "<div class=\"scroll\"><table>\n";
   const auto line = [&](const std::vector<std::string>& cells, const char* tag) {
     out += "<tr>";
@@ -111,8 +110,8 @@ std::string html_table(const std::vector<std::string>& header, const std::vector
       out += fmt::format("<{0}{1}>{2}</{0}>", tag, i == text_column ? " class=\"text\"" : "", escaped(cells[i]));
     out += "</tr>\n";
   };
-  line(header, "th");
-  for (const auto& row : rows) line(row, "td");
+  line(table.columns, "th");
+  for (const auto& row : table.rows) line(row, "td");
   return out + "</table></div>\n";
 }
 
@@ -120,10 +119,10 @@ std::string provenance_html(const Json& record, ProvenanceDetail detail) {
   if (record.is_null()) return "";
   std::string html = "<footer><p class=\"muted\">" + escaped(provenance_line(record)) + "</p>\n";
   if (detail == ProvenanceDetail::full) {
-    std::vector<std::vector<std::string>> rows;
+    CellTable values{{"name", "value"}, {}};
     for (const auto& [name, value] : provenance_entries(record))
-      if (!value.empty()) rows.push_back({name, value});
-    html += "<details><summary>Provenance</summary>\n" + html_table({"name", "value"}, rows, 1) + "</details>\n";
+      if (!value.empty()) values.rows.push_back({name, value});
+    html += "<details><summary>Provenance</summary>\n" + html_table(values, 1) + "</details>\n";
   }
   return html + "</footer>\n";
 }
@@ -161,7 +160,7 @@ Page& Page::operator<<(const std::string& html) {
 
 void Page::section(const std::string& id, const std::string& title) {
   html_ += "<section id=\"" + escaped(id) + "\"><h2>" + escaped(title) + "</h2>\n";
-  headings_.push_back({id, title});
+  headings_.emplace_back(id, title);
 }
 
 void Page::contents() {
@@ -192,7 +191,7 @@ std::string Page::finish() {
   if (contents_at_ != std::string::npos) {
     out.append(html_, 0, from = contents_at_);
     out += "<nav>";
-    for (const Heading& h : headings_) out += "<a href=\"#" + escaped(h.id) + "\">" + escaped(h.title) + "</a> ";
+    for (const auto& [id, title] : headings_) out += "<a href=\"#" + escaped(id) + "\">" + escaped(title) + "</a> ";
     out += "</nav>\n";
   }
   for (std::size_t i = 0; i < pictures.size(); ++i) {

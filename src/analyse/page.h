@@ -3,10 +3,12 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/analyse/plot.h"
 #include "src/provenance/provenance.h"
+#include "src/text/table.h"
 
 namespace sy {
 
@@ -14,8 +16,7 @@ namespace sy {
 std::string escaped(std::string text);
 
 // Table of numbers; the column `text_column` holds text. Cells are plain text, not HTML.
-std::string html_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
-                       std::size_t text_column = std::string::npos);
+std::string html_table(const CellTable& table, std::size_t text_column = std::string::npos);
 
 // Returns the end of a page: a record's public members on one line and, if `detail` is full, its
 // values. Empty if the record is null.
@@ -50,12 +51,9 @@ class Page {
     std::string alt_text;
     const char* screen;  // class of the pictures for one kind of screen; "" means all screens
   };
-  struct Heading {
-    std::string id, title;
-  };
   std::string html_;
   std::size_t contents_at_ = std::string::npos;
-  std::vector<Heading> headings_;
+  std::vector<std::pair<std::string, std::string>> headings_;  // ids and titles
   std::vector<PictureSlot> picture_slots_;
   std::vector<Plot> plots_;
 };

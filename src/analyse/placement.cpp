@@ -1,6 +1,7 @@
 #include "src/analyse/placement.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace sy {
@@ -25,8 +26,7 @@ std::vector<LayerPlacement> balance_placement(const std::vector<LayerLoad>& load
     std::vector<Index> identity(static_cast<std::size_t>(experts)), by_load;
     std::iota(identity.begin(), identity.end(), Index{0});
     by_load = identity;
-    std::stable_sort(by_load.begin(), by_load.end(),
-                     [&](Index a, Index b) { return layer.experts[a].routed > layer.experts[b].routed; });
+    std::ranges::stable_sort(by_load, std::greater(), [&](Index e) { return layer.experts[e].routed; });
     std::vector<std::vector<Index>> held(static_cast<std::size_t>(ranks));
     std::vector<Index> sums(held.size());
     for (Index e : by_load) {

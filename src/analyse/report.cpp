@@ -22,11 +22,10 @@ void read_losses(const fs::path& file, ExpertReport& report) {
   if (std::error_code ignored; !fs::exists(file, ignored)) return;
   read_lines(file, [&](const TextLine& line) {
     const std::optional<Json> m = Json::try_parse(line.text);
-    const Json* step = m ? m->find("step") : nullptr;
-    if (!step || !step->is_integer() || step->get<Index>() > report.state.step) return;
+    const std::optional<Index> step = m ? integer_at(*m, "step") : std::nullopt;
+    if (!step || *step > report.state.step) return;
     const auto add = [&](const Json& from, std::vector<LossPoint>& points) {
-      const Json* loss = from.find("loss");
-      if (loss && loss->is_number()) points.push_back({static_cast<double>(step->get<Index>()), loss->get<double>()});
+      if (const auto loss = number_at(from, "loss")) points.push_back({static_cast<double>(*step), *loss});
     };
     add(*m, report.losses);
     if (const Json* validation = m->find("validation")) add(*validation, report.validations);
@@ -49,10 +48,6 @@ std::string share_strip(const LayerLoad& layer, bool colour) {
     out += *paint ? fmt::format("{}{}\x1b[0m", paint, marks[level]) : marks[level];
   }
   return out;
-}
-
-std::string expert_and_share(const LayerLoad& layer, Index expert) {
-  return fmt::format("{} ({})", expert, percent_text(layer.experts[expert].share));
 }
 
 std::string load_table(const ExpertReport& r, bool colour) {
@@ -107,9 +102,7 @@ std::string time_table(const ExpertReport& r) {
       dead += l.dead;
       overloaded += l.overloaded;
     }
-    const auto worst = std::max_element(layers.begin(), layers.end(), [](const LayerLoad& a, const LayerLoad& b) {
-      return a.max_over_mean < b.max_over_mean;
-    });
+    const auto worst = std::ranges::max_element(layers, {}, &LayerLoad::max_over_mean);
     table.row({step_range(h, w, w + 1), percent_text(dropped), fmt::format("{:.2f}", ratio),
                fmt::format("{:.2f}", ratio - 1), fmt::format("{:.3f}", cv), fmt::format("{:.3f}", entropy),
                std::to_string(dead), std::to_string(overloaded),
@@ -154,6 +147,10 @@ std::string layer_text(const ExpertReport& r, Index layer) {
   if (!r.config || r.config->stacks.empty()) return std::to_string(layer);
   const Index encoder = r.config->encoder_layers();
   return layer < encoder ? fmt::format("encoder {}", layer) : fmt::format("decoder {}", layer - encoder);
+}
+
+std::string expert_and_share(const LayerLoad& layer, Index expert) {
+  return fmt::format("{} ({})", expert, percent_text(layer.experts[expert].share));
 }
 
 CollapseAdvice collapse_advice(const ExpertReport& r) {

@@ -75,6 +75,8 @@ CollapseAdvice collapse_advice(const ExpertReport& report);
 // Name of a layer in tables: its number, or "encoder 3" in an encoder-decoder.
 std::string layer_text(const ExpertReport& report, Index layer);
 // Phrases that several forms of the report share.
+// "3 (12.5 %)"
+std::string expert_and_share(const LayerLoad& layer, Index expert);
 // "4 layers, each with 8 experts, 2 chosen per token; ..."
 std::string model_text(const ExpertReport& report);
 // "evaluated at step 200 on 8 of 90 windows"

@@ -21,12 +21,6 @@ constexpr Index max_cell_texts = 256;
 // Columns of a small picture up to which its cells have text.
 constexpr Index max_small_texts = 8;
 
-std::vector<std::string> numbered(Index n) {
-  std::vector<std::string> out;
-  for (Index i = 0; i < n; ++i) out.push_back(std::to_string(i));
-  return out;
-}
-
 std::vector<std::string> layer_names(const ExpertReport& r, const ExpertHistory& h) {
   std::vector<std::string> out;
   for (std::int64_t id : h.layer_ids) out.push_back(layer_text(r, id));
@@ -44,6 +38,18 @@ double ratio_limit(const std::vector<double>& relative) {
 
 std::string load_scale_bar(double limit) {
   return scale_bar("Load relative to an even share", Palette::balance, ratio_marks(1 / limit, limit));
+}
+
+// A map of loads relative to an even share, without its values.
+Heatmap load_map(Index rows, Index columns, double limit) {
+  Heatmap map;
+  map.rows = rows;
+  map.columns = columns;
+  map.palette = Palette::balance;
+  map.ratio = true;
+  map.high = limit;
+  map.low = 1 / limit;
+  return map;
 }
 
 const char* grid_class(std::size_t pictures) {
@@ -171,19 +177,14 @@ void loss_section(Page& page, const ExpertReport& r) {
 void load_section(Page& page, const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
   page.section("load", "Load of each expert");
-  Heatmap map;
-  map.rows = h.layers;
-  map.columns = h.experts;
-  map.values = relative_shares(r.load);
+  const std::vector<double> relative = relative_shares(r.load);
+  Heatmap map = load_map(h.layers, h.experts, ratio_limit(relative));
+  map.values = relative;
   map.row_names = layer_names(r, h);
-  map.column_names = numbered(h.experts);
+  map.column_names = counted_dimension("expert", h.experts).labels;
   map.x_label = "expert";
   map.y_label = "layer";
   map.colour_label = "load / even share";
-  map.palette = Palette::balance;
-  map.ratio = true;
-  map.high = ratio_limit(map.values);
-  map.low = 1 / map.high;
   const bool texts = h.layers * h.experts <= max_cell_texts && h.experts <= 16;
   if (texts)
     for (const LayerLoad& l : r.load)
@@ -294,20 +295,14 @@ void history_section(Page& page, const ExpertReport& r) {
   page << fmt::format("<div class=\"{}\">\n", grid_class(pictures));
   for (Index i = 0; i < pictures; ++i) {
     const Index l = pictures == 1 ? 0 : i * (h.layers - 1) / (pictures - 1);
-    Heatmap map;
-    map.rows = h.experts;
-    map.columns = h.windows();
+    Heatmap map = load_map(h.experts, h.windows(), limit);
     for (Index e = 0; e < h.experts; ++e)
       for (Index w = 0; w < h.windows(); ++w)
         map.values.push_back(loads[w][l].experts[e].share * static_cast<double>(h.experts));
-    map.row_names = numbered(h.experts);
+    map.row_names = counted_dimension("expert", h.experts).labels;
     map.x_range = {0, static_cast<double>(h.steps.back())};
     map.x_label = "step";
     map.y_label = "expert";
-    map.palette = Palette::balance;
-    map.ratio = true;
-    map.high = limit;
-    map.low = 1 / limit;
     map.colour_bar = false;
     map.width = grid_width(pictures);
     map.plot_height = static_cast<int>(std::clamp<Index>(h.experts * 14, 40, 220));
@@ -354,7 +349,7 @@ void domain_section(Page& page, const ExpertReport& r) {
                     number_text(d.loss, 4), number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
   rows.push_back({"all", count_text(ev.tokens), "", number_text(ev.loss, 4), number_text(ev.perplexity, 2),
                   number_text(ev.bits_per_byte, 3)});
-  page << html_table({"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows, 0);
+  page << html_table({{"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows}, 0);
   page
       << "<p class=\"muted\">Loss: mean cross-entropy, nats per token; perplexity: e to the loss; bits per byte: the loss of all "
          "tokens over the bytes of their text, which can be compared between tokenizers. Lower is better.</p>\n";
@@ -378,19 +373,13 @@ void domain_section(Page& page, const ExpertReport& r) {
   page << "<h3>Which experts each domain uses</h3>\n" + load_scale_bar(limit);
   page << fmt::format("<div class=\"{}\">\n", grid_class(ev.layers.size()));
   for (std::size_t l = 0; l < ev.layers.size(); ++l) {
-    Heatmap map;
-    map.rows = domains;
-    map.columns = experts;
+    Heatmap map = load_map(domains, experts, limit);
     map.values.assign(relative.begin() + l * domains * experts, relative.begin() + (l + 1) * domains * experts);
     for (std::size_t i = 0; texts && i < map.values.size(); ++i)
       map.cell_texts.push_back(fmt::format("{:.1f}", map.values[i] / static_cast<double>(experts) * 100));
     map.row_names = names;
-    map.column_names = numbered(experts);
+    map.column_names = counted_dimension("expert", experts).labels;
     map.x_label = "expert";
-    map.palette = Palette::balance;
-    map.ratio = true;
-    map.high = limit;
-    map.low = 1 / limit;
     map.colour_bar = false;
     map.width = grid_width(ev.layers.size());
     map.plot_height = static_cast<int>(std::clamp<Index>(domains * 24, 48, 240));
@@ -409,7 +398,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     for (const Specialisation& s : r.specialisation)
       table.push_back({std::to_string(s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),
                        s.domain_a + " and " + s.domain_b});
-    page << html_table({"layer", "mean of the pairs", "largest", "between"}, table, 3);
+    page << html_table({{"layer", "mean of the pairs", "largest", "between"}, table}, 3);
     page
         << "<p class=\"muted\">Jensen-Shannon divergence, in bits, between the expert shares of two domains: 0 where they use the "
            "experts alike, 1 where they have no expert in common.</p>\n";
@@ -423,14 +412,11 @@ void number_section(Page& page, const ExpertReport& r) {
   page << fmt::format("<p>Steps {}. An even share is {}.</p>\n", step_range(h, r.first, r.last),
                       percent_text(r.even_share()));
   std::vector<std::vector<std::string>> layers, experts;
-  const auto with_share = [](const LayerLoad& l, Index e) {
-    return fmt::format("{} ({})", e, percent_text(l.experts[e].share));
-  };
   for (const LayerLoad& l : r.load) {
     layers.push_back({std::to_string(l.layer), count_text(l.routed), percent_text(l.drop_rate),
                       fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.max_vio()),
                       fmt::format("{:.3f}", l.cv), fmt::format("{:.4f}", l.entropy), std::to_string(l.dead),
-                      std::to_string(l.overloaded), with_share(l, l.busiest()), with_share(l, l.idlest())});
+                      std::to_string(l.overloaded), expert_and_share(l, l.busiest()), expert_and_share(l, l.idlest())});
     for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
       const ExpertLoad& x = l.experts[e];
       experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
@@ -438,9 +424,9 @@ void number_section(Page& page, const ExpertReport& r) {
                          fmt::format("{:+.4f}", x.probability_gap)});
     }
   }
-  page << html_table({"layer", "assignments", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "overloaded",
-                      "busiest", "idlest"},
-                     layers);
+  page << html_table({{"layer", "assignments", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "overloaded",
+                       "busiest", "idlest"},
+                      layers});
   const std::vector<Section> sections = load_sections(r);
   const auto defined = [&](std::size_t dimensions) {
     std::vector<const Figure*> figures;
@@ -452,8 +438,8 @@ void number_section(Page& page, const ExpertReport& r) {
   page << defined(1);
   page << "<details><summary>Every expert</summary>\n" +
               html_table(
-                  {"layer", "expert", "assignments", "share", "dropped", "router probability", "probability - share"},
-                  experts) +
+                  {{"layer", "expert", "assignments", "share", "dropped", "router probability", "probability - share"},
+                   experts}) +
               defined(2);
   if (h.layers * h.experts > max_table_rows)
     page << fmt::format(

@@ -204,9 +204,7 @@ void RoutingMeasures::add_vocabulary(Section& section, const Vocabulary& v, cons
       }
       listing.rows.push_back({shape_.layer_ids[l], e, text});
     }
-  section.figures.push_back(std::move(mean));
-  section.figures.push_back(std::move(ids));
-  section.figures.push_back(std::move(shares));
+  for (Figure* f : {&mean, &ids, &shares}) section.figures.push_back(std::move(*f));
   section.listings.push_back(std::move(listing));
 }
 
@@ -227,8 +225,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
     tokens.values.push_back(static_cast<double>(tokens_[d]));
     loss.values.push_back(targets_[d] > 0 ? nats_[d] / static_cast<double>(targets_[d]) : nan);
   }
-  figures.push_back(std::move(tokens));
-  figures.push_back(std::move(loss));
+  for (Figure* f : {&tokens, &loss}) figures.push_back(std::move(*f));
 
   if (compared_ > 0) {
     Figure saturation{
@@ -395,9 +392,7 @@ Section RoutingMeasures::section(const std::function<std::string(std::int32_t)>&
     for (Index d = 0; d < D; ++d)
       domain_drops.values.push_back(ratio(domain_drops_[l * D + d], tokens_[d] * shape_.top_k));
   }
-  figures.push_back(std::move(factor_drops));
-  figures.push_back(std::move(domain_drops));
-  for (Figure* f : {&domain, &pairs}) figures.push_back(std::move(*f));
+  for (Figure* f : {&factor_drops, &domain_drops, &domain, &pairs}) figures.push_back(std::move(*f));
   if (L > 1) {
     figures.push_back(std::move(paths));
     out.listings.push_back(std::move(path_list));

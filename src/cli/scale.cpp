@@ -98,7 +98,7 @@ int scale_command(CommandLine& line) {
   install_stop_handlers();
   ScaleResult result = plan_scale(scale_options);
   if (!check_file.empty() && !check_any) check_comparable(earlier, result, check_file);
-  if (!measure_scale(result, scale_options)) return report_stop();
+  if (!measure_scale(result)) return report_stop();
   std::optional<ScaleComparison> comparison;
   if (!check_file.empty()) {
     comparison = compare_scale(earlier, result, check_file, check_percent / 100);
@@ -107,7 +107,7 @@ int scale_command(CommandLine& line) {
   std::vector<Training> runs;
   for (const ScalePoint& point : result.points) runs.insert(runs.end(), point.runs.begin(), point.runs.end());
   result.provenance = with_runs(with_inputs(line.provenance, to_ini(result.config), ""), runs);
-  const std::filesystem::path out = scale_options.output / result.name;
+  const std::filesystem::path out = scale_options.output / result.name();
   write_file(out.string() + ".csv", csv_with_provenance(scale_csv(result), record_for(result.provenance, detail)));
   write_file(out.string() + ".json", json_text(scale_json(result)));
   bool svg = true;

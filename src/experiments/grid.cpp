@@ -76,8 +76,7 @@ std::vector<std::vector<std::string>> combinations(const std::vector<Variation>&
 
 Sweep read_sweep(const std::filesystem::path& file) {
   const IniText ini = read_ini(read_file(file));
-  const bool is_sweep = std::any_of(ini.entries.begin(), ini.entries.end(),
-                                    [](const IniEntry& e) { return e.key.starts_with("sweep."); });
+  const bool is_sweep = std::ranges::any_of(ini.entries, [](const IniEntry& e) { return e.key.starts_with("sweep."); });
   Sweep sweep{file.stem().string(), file, {}, {}};
   if (!is_sweep) return sweep;
   sweep.base.clear();

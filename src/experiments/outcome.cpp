@@ -13,15 +13,6 @@
 namespace sy {
 namespace {
 
-double number_or_nan(const Json& line, std::string_view key) {
-  const Json* value = line.find(key);
-  return value && value->is_number() ? value->get<double>() : not_known;
-}
-Index index_or_0(const Json& line, std::string_view key) {
-  const Json* value = line.find(key);
-  return value && value->is_integer() ? value->get<Index>() : 0;
-}
-
 double mean_violation(const Json& experts) {
   double sum = 0;
   Index layers = 0;
@@ -104,17 +95,18 @@ Outcome read_outcome(const std::filesystem::path& run, Index steps) {
       if (!text.whole) return;
       try {
         const Json line = Json::parse(text.text);
-        if (index_or_0(line, "step") == 0) return;
+        const auto number = [&](const char* key) { return number_at(line, key).value_or(not_known); };
+        const auto count = [&](const char* key) { return integer_at(line, key).value_or(0); };
+        if (count("step") == 0) return;
         const Json* experts = line.find("experts");
         const double violation = experts ? mean_violation(*experts) : out.max_violation;
-        out.steps.push_back({index_or_0(line, "step"), index_or_0(line, "tokens"), index_or_0(line, "routed"),
-                             index_or_0(line, "dropped"), number_or_nan(line, "loss"),
-                             number_or_nan(line, "step_seconds"), number_or_nan(line, "tokens_per_second"),
-                             number_or_nan(line, "cpu_joules"), number_or_nan(line, "gpu_joules")});
+        out.steps.push_back({count("step"), count("tokens"), count("routed"), count("dropped"), number("loss"),
+                             number("step_seconds"), number("tokens_per_second"), number("cpu_joules"),
+                             number("gpu_joules")});
         out.max_violation = violation;
         out.missing.add(out.steps.back().step);
         if (const Json* validation = line.find("validation"))
-          out.validation.push_back({out.steps.back().step, number_or_nan(*validation, "loss")});
+          out.validation.push_back({out.steps.back().step, number_at(*validation, "loss").value_or(not_known)});
       } catch (const JsonError&) {  // a damaged line
       }
     });

@@ -47,13 +47,10 @@ RunSettings read_settings(const fs::path& file) {
 // Adds the facts of one line of metrics.jsonl. Returns false if it is damaged.
 bool add_line(std::string_view text, RunInfo& run, std::vector<double>& speeds) {
   const std::optional<Json> line = Json::try_parse(text);
-  const Json* step = line && line->is_object() ? line->find("step") : nullptr;
-  if (!step || !step->is_integer() || step->get<Index>() < 1) return false;
-  const auto number = [](const Json& of, const char* key) {
-    const Json* value = of.find(key);
-    return value && value->is_number() ? value->get<double>() : std::nan("");
-  };
-  run.step = step->get<Index>();
+  const Index step = line ? integer_at(*line, "step").value_or(0) : 0;
+  if (step < 1) return false;
+  const auto number = [](const Json& of, const char* key) { return number_at(of, key).value_or(std::nan("")); };
+  run.step = step;
   run.loss = number(*line, "loss");
   if (const double speed = number(*line, "tokens_per_second"); std::isfinite(speed)) speeds.push_back(speed);
   if (const Json* validation = line->find("validation"); validation && validation->is_object()) {
@@ -155,10 +152,6 @@ void search(const fs::path& folder, Index depth, Index& folders, RunList& out) {
   for (const fs::path& path : below) search(path, depth + 1, folders, out);
 }
 
-std::string step_text(Index step) {
-  return step < 0 ? "-" : std::to_string(step);
-}
-
 }  // namespace
 
 std::string name_of(RunState state) {
@@ -228,7 +221,7 @@ std::string runs_text(const RunList& list, const fs::path& folder) {
       validation += fmt::format(" (step {})", run.validation_step);
     table.row({run.folder.string(), name_of(run.state), std::to_string(run.step),
                run.steps > 0 ? std::to_string(run.steps) : "-", number_text(run.loss, 4), validation,
-               short_count_text(run.tokens_per_second), step_text(run.checkpoint)});
+               short_count_text(run.tokens_per_second), run.checkpoint < 0 ? "-" : std::to_string(run.checkpoint)});
     if (!run.problem.empty()) notes += fmt::format("damaged: {}\n", visible(run.problem));
   }
   return table.str() + notes;
@@ -247,8 +240,8 @@ Json runs_json(const RunList& list, const fs::path& folder) {
                     {"validation_step", known(run.validation_step)},
                     {"tokens_per_second", run.tokens_per_second},
                     {"checkpoint", known(run.checkpoint)},
-                    {"holder", run.holder.empty() ? Json() : Json(run.holder)},
-                    {"problem", run.problem.empty() ? Json() : Json(run.problem)}});
+                    {"holder", text_or_null(run.holder)},
+                    {"problem", text_or_null(run.problem)}});
   return {{"folder", folder.string()}, {"runs", std::move(runs)}};
 }
 

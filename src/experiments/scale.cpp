@@ -61,22 +61,18 @@ std::string name_of(const Layout& l, Index other_batch, bool balanced) {
                      other_batch > 0 ? fmt::format("-batch{}", other_batch) : "", balanced ? "balanced" : "own");
 }
 
-// Point of a folder name that name_of makes for the first repeat.
-struct NamedPoint {
-  Layout layout;
-  Index other_batch;  // 0: the configuration's
-  bool balanced;
-};
-std::optional<NamedPoint> point_of_folder(const std::string& name) {
+// Returns the layout, batch and routing of the point whose first repeat has this folder name
+// (name_of). A global batch of 0 means the configuration's.
+std::optional<ScalePoint> point_of_folder(const std::string& name) {
   static const std::regex form(
       "r([0-9]{1,7})-tp([0-9]{1,7})-ep([0-9]{1,7})-etp([0-9]{1,7})(-node([0-9]{1,7}))?"
       "(-batch([0-9]{1,9}))?-(own|balanced)-1");
   std::smatch match;
   if (!std::regex_match(name, match, form)) return std::nullopt;
   const auto number = [&](int i, int otherwise = 1) { return match[i].matched ? std::stoi(match[i]) : otherwise; };
-  const NamedPoint point{{number(1), number(2), number(3), number(4), number(6)}, number(8, 0), match[9] == "balanced"};
-  if (std::min({point.layout.ranks, point.layout.tp, point.layout.ep, point.layout.etp}) < 1) return std::nullopt;
-  return point;
+  const Layout layout{number(1), number(2), number(3), number(4), number(6)};
+  if (std::min({layout.ranks, layout.tp, layout.ep, layout.etp}) < 1) return std::nullopt;
+  return ScalePoint{layout, number(8, 0), 0, match[9] == "balanced", {}};
 }
 
 // Returns the global batches of a number of ranks. Strong and weak scaling have the same batch on
@@ -108,7 +104,6 @@ class Points {
         folder_(options.output / options.config.stem() / environment.folder()) {}
 
   const Config& config() const { return config_; }
-  const fs::path& folder() const { return folder_; }
 
   double flops_per_token() const { return model_costs(config_, vocab_).flops_per_token; }
 
@@ -149,10 +144,9 @@ class Points {
     for (const auto& entry : fs::directory_iterator(folder_, none)) {
       const auto named = point_of_folder(entry.path().filename().string());
       if (!named) continue;
-      const Index batch = named->other_batch > 0 ? named->other_batch : config_.train.global_batch;
+      const Index batch = named->global_batch > 0 ? named->global_batch : config_.train.global_batch;
       const std::vector<Index> batches = batches_of(config_, options_, named->layout.ranks);
-      if (std::ranges::find(batches, batch) == batches.end() ||
-          std::any_of(known.begin(), known.end(), [&](const ScalePoint& p) {
+      if (std::ranges::find(batches, batch) == batches.end() || std::ranges::any_of(known, [&](const ScalePoint& p) {
             return p.layout == named->layout && p.global_batch == batch && p.balanced == named->balanced;
           }))
         continue;
@@ -168,12 +162,9 @@ class Points {
       } catch (const InputError&) {  // a run of another configuration
       }
     }
-    std::sort(found.begin(), found.end(), [](const ScalePoint& a, const ScalePoint& b) {
-      const auto key = [](const ScalePoint& p) {
-        return std::tuple(p.layout.ranks, p.global_batch, p.layout.tp, p.layout.ep, p.layout.etp,
-                          p.layout.ranks_per_node, p.balanced);
-      };
-      return key(a) < key(b);
+    std::ranges::sort(found, {}, [](const ScalePoint& p) {
+      return std::tuple(p.layout.ranks, p.global_batch, p.layout.tp, p.layout.ep, p.layout.etp, p.layout.ranks_per_node,
+                        p.balanced);
     });
     return found;
   }
@@ -224,18 +215,18 @@ double ScalePoint::joules_per_token() const {
 }
 
 bool ScaleResult::is_strong(const ScalePoint& point) const {
-  return strong && point.global_batch == config.train.global_batch;
+  return options.strong && point.global_batch == config.train.global_batch;
 }
 
 bool ScaleResult::is_weak(const ScalePoint& point) const {
-  return weak && point.global_batch * fewest_ranks == config.train.global_batch * point.layout.ranks;
+  return options.weak && point.global_batch * options.ranks.front() == config.train.global_batch * point.layout.ranks;
 }
 
 const ScalePoint* ScaleResult::base() const {
   const ScalePoint* best = nullptr;
   for (const ScalePoint& p : points) {
     if (p.balanced || p.step_seconds.empty() || units(p) <= 0) continue;
-    if ((strong && !is_strong(p)) || (weak && !is_weak(p))) continue;
+    if ((options.strong && !is_strong(p)) || (options.weak && !is_weak(p))) continue;
     if (!best || units(p) < units(*best) ||
         (units(p) == units(*best) && p.tokens_per_second() > best->tokens_per_second()))
       best = &p;
@@ -262,6 +253,7 @@ double ScaleResult::tflops_per_second_per_rank(const ScalePoint& point) const {
 }
 
 std::string ScaleResult::mfu_problem(const ScalePoint& point) const {
+  const std::optional<Machine>& peak = options.peak;
   if (!peak)
     return "give --machine or run.machine: a name such as h100, or a file that `switchyard doctor --machine FILE` wrote";
   const char* const device = point.on_gpus ? "cuda" : "cpu";
@@ -276,8 +268,8 @@ std::string ScaleResult::mfu_problem(const ScalePoint& point) const {
 
 double ScaleResult::mfu(const ScalePoint& point) const {
   if (!mfu_problem(point).empty()) return not_known;
-  const int units = peak->shared ? point.nodes : point.layout.ranks;
-  return flops_per_token * point.tokens_per_second() / (peak->peak(config.dtype()) * units);
+  const int units = options.peak->shared ? point.nodes : point.layout.ranks;
+  return flops_per_token * point.tokens_per_second() / (options.peak->peak(config.dtype()) * units);
 }
 
 double ScaleResult::routing_gap(const ScalePoint& point) const {
@@ -312,12 +304,12 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
         const int node = static_cast<int>(config.parallel.ranks_per_node);
         for (const Layout& layout :
              layouts_of(by, ranks, node == 1 && options.machine ? options.machine->node() : node))
-          chosen.layouts.push_back({layout, batch});
+          chosen.layouts.emplace_back(layout, batch);
       }
       for (Layout layout : options.layouts) {
         layout.ranks = ranks;
         if (errors.run([&] { check_config_for_layout(by, layout); }))
-          chosen.layouts.push_back({layout, batch});
+          chosen.layouts.emplace_back(layout, batch);
         else
           chosen.left_out.push_back(fmt::format("--layouts {} is not measured on {}: {}", layout.short_name(),
                                                 counted(ranks, "rank"), layout_problem(by, layout)));
@@ -333,20 +325,7 @@ ScaleResult plan_scale(const ScaleOptions& options) {
   const Environment environment = this_environment(options.launcher);
   const Points points(options, environment);
   const Config& config = points.config();
-  ScaleResult result{.name = options.config.stem().string(),
-                     .strong = options.strong,
-                     .weak = options.weak,
-                     .points = {},
-                     .environment = environment,
-                     .config = config,
-                     .machine = options.machine,
-                     .peak = options.peak,
-                     .warm_up = options.warm_up,
-                     .steps = options.steps,
-                     .repeats = options.repeats,
-                     .fewest_ranks = options.ranks.front(),
-                     .by_nodes = options.by_nodes,
-                     .flops_per_token = points.flops_per_token()};
+  ScaleResult result{options, {}, environment, config, points.flops_per_token()};
   const ScaleLayouts chosen = scale_layouts(config, options);
   for (const std::string& left_out : chosen.left_out) warn(left_out);
   for (const auto& [layout, batch] : chosen.layouts)
@@ -357,8 +336,7 @@ ScaleResult plan_scale(const ScaleOptions& options) {
       result.points.push_back(std::move(point));
     }
   for (ScalePoint& point : points.earlier(result.points)) result.points.push_back(std::move(point));
-  std::stable_sort(result.points.begin(), result.points.end(),
-                   [](const ScalePoint& a, const ScalePoint& b) { return a.layout.ranks < b.layout.ranks; });
+  std::ranges::stable_sort(result.points, {}, [](const ScalePoint& p) { return p.layout.ranks; });
   if (const int fewest = result.points.front().layout.ranks; fewest > options.ranks.front())
     warn(fmt::format("no point has {}: speed-up and efficiency are those over {}",
                      counted(options.ranks.front(), "rank"), counted(fewest, "rank")));
@@ -389,7 +367,8 @@ void add_measured_steps(const Outcome& outcome, const ScaleOptions& options, Sca
 
 }  // namespace
 
-bool measure_scale(ScaleResult& result, const ScaleOptions& options) {
+bool measure_scale(ScaleResult& result) {
+  const ScaleOptions& options = result.options;
   // By repeat first, so that a slow phase of the machine affects all points.
   std::vector<Training> trainings;
   for (int repeat = 0; repeat < options.repeats; ++repeat)

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "src/config.h"
@@ -92,26 +93,20 @@ struct ScalePoint {
 };
 
 struct ScaleResult {
-  std::string name;                  // name of the configuration
-  bool strong = true, weak = false;  // kinds of scaling
-  std::vector<ScalePoint> points;    // by ranks, the requested ones first, by layout and routing
+  ScaleOptions options;
+  std::vector<ScalePoint> points;  // by ranks, the requested ones first, by layout and routing
   Environment environment{};
-  Config config{};                   // configuration that the runs change
-  std::optional<Machine> machine{};  // machine of the predictions
-  std::optional<Machine> peak{};     // machine of the peak speed
-  Index warm_up = 0, steps = 0;      // per run
-  int repeats = 0;
-  int fewest_ranks = 1;        // requested number of ranks with the configuration's global batch
-  bool by_nodes = false;       // speed-up and efficiency compare numbers of nodes, not of ranks
+  Config config{};             // configuration that the runs change
   double flops_per_token = 0;  // of training (ModelCosts)
   Json provenance = {};        // record of the call; may be null
   Json check = {};             // result of --check (scale_check.h); may be null
 
+  std::string name() const { return options.config.stem().string(); }  // of the configuration
   // Whether a point belongs to a kind of scaling. A point on the fewest ranks belongs to both.
   bool is_strong(const ScalePoint& point) const;
   bool is_weak(const ScalePoint& point) const;
-  // Returns the number of ranks of a point or, if `by_nodes`, of its nodes.
-  double units(const ScalePoint& point) const { return by_nodes ? point.nodes : point.layout.ranks; }
+  // Returns the number of ranks of a point or, if `options.by_nodes`, of its nodes.
+  double units(const ScalePoint& point) const { return options.by_nodes ? point.nodes : point.layout.ranks; }
   // Returns the reference point: the fastest one with unforced routing on the fewest ranks or
   // nodes. It belongs to all measured kinds of scaling. nullptr if none was measured.
   const ScalePoint* base() const;
@@ -136,11 +131,7 @@ struct ScaleResult {
 
 // Layouts and batches of each number of ranks, and the reasons why requested layouts are left out.
 struct ScaleLayouts {
-  struct Element {
-    Layout layout;
-    Index global_batch;
-  };
-  std::vector<Element> layouts;
+  std::vector<std::pair<Layout, Index>> layouts;  // with the global batch
   std::vector<std::string> left_out;
 };
 // Throws InputErrors if no layout fits.
@@ -152,6 +143,6 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options);
 // largest that divides a rank's share of the batch. Throws InputError if no layout fits.
 ScaleResult plan_scale(const ScaleOptions& options);
 // Measures the points that have not been measured. Returns false if this process was asked to stop.
-bool measure_scale(ScaleResult& result, const ScaleOptions& options);
+bool measure_scale(ScaleResult& result);
 
 }  // namespace sy

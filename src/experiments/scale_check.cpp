@@ -10,20 +10,19 @@
 namespace sy {
 namespace {
 
+std::string text_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 // Returns the configuration of a document (config_json). Throws InputError if this version does not
 // have its keys.
 Config config_of(const Json& document, const std::string& file) {
   std::string ini;
   for (const Json::Member& section : document.at("configuration").members()) {
     ini += "[" + section.name + "]\n";
-    for (const Json::Member& key : section.value.members())
-      ini += key.name + " = " + (key.value.is_string() ? key.value.get<std::string>() : key.value.dump()) + "\n";
+    for (const Json::Member& key : section.value.members()) ini += key.name + " = " + text_of(key.value) + "\n";
   }
   return parse_config(ini, "the configuration in " + file);
-}
-
-std::string text_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
 bool same_point(const Json& earlier, const ScalePoint& p) {

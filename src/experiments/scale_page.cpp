@@ -1,6 +1,5 @@
 // Charts and page of `switchyard scale`.
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "src/analyse/page.h"
@@ -10,18 +9,20 @@
 namespace sy {
 namespace {
 
-enum class Scaling { strong, weak };
-constexpr std::pair<Scaling, const char*> scalings[] = {{Scaling::strong, "strong"}, {Scaling::weak, "weak"}};
-
-bool belongs(const ScaleResult& result, const ScalePoint& p, Scaling scaling) {
-  return scaling == Scaling::strong ? result.is_strong(p) : result.is_weak(p);
-}
+// A kind of scaling.
+struct Scaling {
+  const char *name, *title, *batch;
+  bool (ScaleResult::*has)(const ScalePoint&) const;
+};
+constexpr Scaling scalings[] = {
+    {"strong", "Strong scaling", "The global batch is the same on all ranks.", &ScaleResult::is_strong},
+    {"weak", "Weak scaling", "The global batch grows with the ranks.", &ScaleResult::is_weak}};
 
 // Returns the fastest point of each number of ranks or nodes, with unforced or balanced routing.
-std::map<double, const ScalePoint*> fastest(const ScaleResult& result, Scaling scaling, bool balanced) {
+std::map<double, const ScalePoint*> fastest(const ScaleResult& result, const Scaling& scaling, bool balanced) {
   std::map<double, const ScalePoint*> best;
   for (const ScalePoint& p : result.points) {
-    if (p.balanced != balanced || p.step_seconds.empty() || !belongs(result, p, scaling)) continue;
+    if (p.balanced != balanced || p.step_seconds.empty() || !(result.*scaling.has)(p)) continue;
     if (result.units(p) <= 0) continue;
     const ScalePoint*& there = best[result.units(p)];
     if (!there || p.tokens_per_second() > there->tokens_per_second()) there = &p;
@@ -32,9 +33,9 @@ std::map<double, const ScalePoint*> fastest(const ScaleResult& result, Scaling s
 // Returns the lines of both routings, and the ideal line. value: of a point. ideal: value of the
 // ideal line by the ratio of units to those of the base.
 template <class Value, class Ideal>
-LineChart chart_of(const ScaleResult& result, Scaling scaling, const Value& value, const Ideal& ideal) {
+LineChart chart_of(const ScaleResult& result, const Scaling& scaling, const Value& value, const Ideal& ideal) {
   LineChart chart;
-  chart.x_label = result.by_nodes ? "nodes" : "ranks";
+  chart.x_label = result.options.by_nodes ? "nodes" : "ranks";
   chart.log_x = true;
   const ScalePoint* const base = result.base();
   if (!base) return chart;
@@ -90,13 +91,11 @@ void add_breakdown(const ScaleResult& result, Page& page) {
 
 void add_tables(const ScaleResult& result, Page& page) {
   Footnotes notes;
-  const CellTable times = time_cells(result, notes), speeds = speed_cells(result);
   page.section("points", "All layouts");
-  page << html_table(times.columns, times.rows, 1);
+  page << html_table(time_cells(result, notes), 1);
   for (std::size_t i = 0; i < notes.texts().size(); ++i)
     page << fmt::format("<p>Warning [{}]: {}</p>\n", i + 1, escaped(notes.texts()[i]));
-  page << "<p>" + escaped(earlier_text(result)) + "</p>\n"
-       << html_table(speeds.columns, speeds.rows, 1) << "</section>\n";
+  page << "<p>" + escaped(earlier_text(result)) + "</p>\n" << html_table(speed_cells(result), 1) << "</section>\n";
 }
 
 }  // namespace
@@ -104,8 +103,9 @@ void add_tables(const ScaleResult& result, Page& page) {
 std::vector<ScaleFigure> scale_figures(const ScaleResult& result) {
   std::vector<ScaleFigure> figures;
   const ScalePoint* const base = result.base();
-  const std::string of = fmt::format("of the fastest layout of each number of {}", result.by_nodes ? "nodes" : "ranks");
-  for (const auto& [scaling, name] : scalings) {
+  const std::string of =
+      fmt::format("of the fastest layout of each number of {}", result.options.by_nodes ? "nodes" : "ranks");
+  for (const Scaling& scaling : scalings) {
     LineChart throughput = chart_of(
         result, scaling, [](const ScalePoint& p) { return p.tokens_per_second(); },
         [&](double ratio) { return ratio * base->tokens_per_second(); });
@@ -117,8 +117,8 @@ std::vector<ScaleFigure> scale_figures(const ScaleResult& result) {
     efficiency.y_label = "efficiency";
     efficiency.percent = true;
     efficiency.y_low = 0;
-    figures.push_back({fmt::format("{}-throughput", name), "Throughput " + of, std::move(throughput)});
-    figures.push_back({fmt::format("{}-efficiency", name), "Efficiency " + of, std::move(efficiency)});
+    figures.push_back({fmt::format("{}-throughput", scaling.name), "Throughput " + of, std::move(throughput)});
+    figures.push_back({fmt::format("{}-efficiency", scaling.name), "Efficiency " + of, std::move(efficiency)});
   }
   return figures;
 }
@@ -129,23 +129,23 @@ std::vector<std::pair<std::string, std::string>> scale_figure_files(const ScaleR
   const std::vector<ScaleFigure> figures = scale_figures(result);
   std::vector<Plot> plots;
   for (const ScaleFigure& figure : figures) {
-    std::vector<std::string> comments = {result.name + ": " + figure.title, base_text(result)};
+    std::vector<std::string> comments = {result.name() + ": " + figure.title, base_text(result)};
     if (!record.is_null()) comments.push_back(record.dump());
-    files.emplace_back(fmt::format("{}-{}.tex", result.name, figure.name), pgf_of(figure.chart, comments));
+    files.emplace_back(fmt::format("{}-{}.tex", result.name(), figure.name), pgf_of(figure.chart, comments));
     plots.push_back(plot_of(figure.chart));
   }
   if (!svg) return files;
   const std::vector<std::string> pictures = draw(plots);
   for (std::size_t i = 0; i < pictures.size(); ++i)
-    files.emplace_back(fmt::format("{}-{}.svg", result.name, figures[i].name),
+    files.emplace_back(fmt::format("{}-{}.svg", result.name(), figures[i].name),
                        svg_document(pictures[i], figures[i].title + ". " + base_text(result), record));
   return files;
 }
 
 std::string scale_html(const ScaleResult& result, ProvenanceDetail detail) {
-  Page page("Scaling of " + result.name);
+  Page page("Scaling of " + result.name());
   page
-      << "<h1>" + escaped("Scaling of " + result.name) + "</h1>\n<p>" + escaped(scale_heading(result)) +
+      << "<h1>" + escaped("Scaling of " + result.name()) + "</h1>\n<p>" + escaped(scale_heading(result)) +
              ". A step's time is the median over the measured steps of a run, and over the runs; the spread is that of "
              "the runs' medians. The routing gap is how much longer a step takes than with tokens sent to all experts "
              "in turn.</p>\n<ul>";
@@ -157,13 +157,11 @@ std::string scale_html(const ScaleResult& result, ProvenanceDetail detail) {
                           "Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
                           where.host, where.instruction_set, where.threads, where.build, where.launcher)));
   const std::vector<ScaleFigure> figures = scale_figures(result);
-  for (const auto& [scaling, name] : scalings) {
+  for (const auto& [name, title, batch, has] : scalings) {
     const std::string begin = fmt::format("{}-", name);
     if (std::ranges::none_of(figures, [&](const ScaleFigure& f) { return f.name.starts_with(begin); })) continue;
-    page.section(name, scaling == Scaling::strong ? "Strong scaling" : "Weak scaling");
-    page << fmt::format("<p>{} Bars are the intervals of the step times.</p>\n",
-                        scaling == Scaling::strong ? "The global batch is the same on all ranks."
-                                                   : "The global batch grows with the ranks.");
+    page.section(name, title);
+    page << fmt::format("<p>{} Bars are the intervals of the step times.</p>\n", batch);
     for (const ScaleFigure& f : figures)
       if (f.name.starts_with(begin))
         page.picture(f.chart, fmt::format("{} by number of {}, {} scaling", f.chart.y_label, f.chart.x_label, name),

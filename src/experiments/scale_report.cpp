@@ -6,7 +6,6 @@
 
 #include "src/system/rapl.h"
 #include "src/text/numbers.h"
-#include "src/text/table.h"
 
 namespace sy {
 namespace {
@@ -78,23 +77,21 @@ std::string mfu_note(const ScaleResult& result) {
   for (const ScalePoint& p : result.points) {
     if (p.step_seconds.empty()) continue;
     if (const std::string problem = result.mfu_problem(p); !problem.empty()) return "MFU is unknown: " + problem + ".";
-    return fmt::format("MFU is relative to the peak of {}, {:.4g} TFLOP/s of each {} in {}.", result.peak->name,
-                       result.peak->peak(result.config.dtype()) / 1e12, result.peak->shared ? "node" : "rank",
+    return fmt::format("MFU is relative to the peak of {}, {:.4g} TFLOP/s of each {} in {}.", result.options.peak->name,
+                       result.options.peak->peak(result.config.dtype()) / 1e12,
+                       result.options.peak->shared ? "node" : "rank",
                        result.config.dtype() == DType::f32 ? "f32" : "bf16");
   }
   return "";
 }
 
-}  // namespace
-
+// Returns why no point has an energy; empty if one has.
 std::string energy_problem(const ScaleResult& result) {
   for (const ScalePoint& p : result.points)
     if (std::isfinite(p.joules_per_token())) return "";
   const std::string problem = rapl_problem();
   return problem.empty() ? "the runs could not read it on all of their hosts: see RUN.log" : problem;
 }
-
-namespace {
 
 std::string energy_note(const ScaleResult& result) {
   if (const std::string problem = energy_problem(result); !problem.empty())
@@ -111,12 +108,11 @@ std::string energy_note(const ScaleResult& result) {
 
 }  // namespace
 
-std::string scaling_text(const ScaleResult& result) {
-  return result.strong && result.weak ? "strong and weak" : result.weak ? "weak" : "strong";
-}
-
 std::string scale_heading(const ScaleResult& result) {
-  return fmt::format("{}: {} scaling, {} tokens a step on {}", result.name, scaling_text(result),
+  return fmt::format("{}: {} scaling, {} tokens a step on {}", result.name(),
+                     result.options.strong && result.options.weak ? "strong and weak"
+                     : result.options.weak                        ? "weak"
+                                                                  : "strong",
                      count_text(result.points.front().tokens), counted(result.points.front().layout.ranks, "rank"));
 }
 
@@ -126,8 +122,9 @@ std::string base_text(const ScaleResult& result) {
   return fmt::format(
       "The base of speed-up and efficiency is {} on {}, with {} tokens/s: the fastest layout with unforced routing on the "
       "fewest {}.",
-      base->layout.short_name(), result.by_nodes ? counted(base->nodes, "node") : counted(base->layout.ranks, "rank"),
-      short_count_text(base->tokens_per_second()), result.by_nodes ? "nodes" : "ranks");
+      base->layout.short_name(),
+      result.options.by_nodes ? counted(base->nodes, "node") : counted(base->layout.ranks, "rank"),
+      short_count_text(base->tokens_per_second()), result.options.by_nodes ? "nodes" : "ranks");
 }
 
 std::vector<std::string> scale_notes(const ScaleResult& result) {
@@ -184,10 +181,11 @@ std::vector<std::pair<std::string, std::vector<double>>> breakdown_shares(const 
     if (!p.breakdown) continue;
     std::vector<double> shares;
     for (const double seconds : p.breakdown->seconds) shares.push_back(seconds / p.breakdown->total());
-    rows.emplace_back(fmt::format("{}, {}{}{}", counted(p.layout.ranks, "rank"), p.layout.short_name(),
-                                  result.strong && result.weak ? fmt::format(", batch {}", p.global_batch) : "",
-                                  p.balanced ? ", balanced" : ""),
-                      shares);
+    rows.emplace_back(
+        fmt::format("{}, {}{}{}", counted(p.layout.ranks, "rank"), p.layout.short_name(),
+                    result.options.strong && result.options.weak ? fmt::format(", batch {}", p.global_batch) : "",
+                    p.balanced ? ", balanced" : ""),
+        shares);
   }
   return rows;
 }
@@ -200,13 +198,8 @@ std::vector<std::string> category_names() {
 
 std::string scale_text(const ScaleResult& result) {
   Footnotes notes;
-  const auto str = [](const CellTable& cells) {
-    Table table(cells.columns);
-    for (const auto& row : cells.rows) table.row(row);
-    return table.str();
-  };
-  std::string text = scale_heading(result) + "\n" + str(time_cells(result, notes));
-  text += visible(notes.lines("warning "), "\n") + earlier_text(result) + "\n" + str(speed_cells(result));
+  std::string text = scale_heading(result) + "\n" + text_table(time_cells(result, notes));
+  text += visible(notes.lines("warning "), "\n") + earlier_text(result) + "\n" + text_table(speed_cells(result));
   for (const std::string& note : scale_notes(result)) text += note + "\n";
   const auto rows = breakdown_shares(result);
   std::vector<std::string> header = category_names();
@@ -250,14 +243,11 @@ std::string scale_csv(const ScaleResult& result) {
 
 namespace {
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json() : Json(text);
-}
-
 Json peak_json(const ScaleResult& result) {
-  const double flops = result.peak ? result.peak->peak(result.config.dtype()) : 0;
+  const double flops = result.options.peak ? result.options.peak->peak(result.config.dtype()) : 0;
   if (flops <= 0) return {};
-  return {{"machine", result.peak->name}, {"flops", flops}, {"of", result.peak->shared ? "node" : "rank"}};
+  return {
+      {"machine", result.options.peak->name}, {"flops", flops}, {"of", result.options.peak->shared ? "node" : "rank"}};
 }
 
 Json point_json(const ScaleResult& result, const ScalePoint& p) {
@@ -300,16 +290,16 @@ Json point_json(const ScaleResult& result, const ScalePoint& p) {
 
 Json scale_json(const ScaleResult& result) {
   Json out = json_document("scale", result.provenance);
-  out["name"] = result.name;
-  out["strong"] = result.strong;
-  out["weak"] = result.weak;
-  out["x"] = result.by_nodes ? "nodes" : "ranks";
-  out["warm_up"] = result.warm_up;
-  out["steps"] = result.steps;
-  out["repeats"] = result.repeats;
+  out["name"] = result.name();
+  out["strong"] = result.options.strong;
+  out["weak"] = result.options.weak;
+  out["x"] = result.options.by_nodes ? "nodes" : "ranks";
+  out["warm_up"] = result.options.warm_up;
+  out["steps"] = result.options.steps;
+  out["repeats"] = result.options.repeats;
   out["environment"] = result.environment.json();
   out["configuration"] = config_json(result.config);
-  out["machine"] = result.machine ? machine_json(*result.machine) : Json();
+  out["machine"] = result.options.machine ? machine_json(*result.options.machine) : Json();
   out["flops_per_token"] = result.flops_per_token;
   out["peak"] = peak_json(result);
   out["energy_problem"] = text_or_null(energy_problem(result));

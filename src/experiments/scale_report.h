@@ -8,6 +8,7 @@
 #include "src/analyse/plot.h"
 #include "src/experiments/document.h"
 #include "src/experiments/scale.h"
+#include "src/text/table.h"
 
 namespace sy {
 
@@ -33,24 +34,16 @@ std::vector<std::pair<std::string, std::string>> scale_figure_files(const ScaleR
                                                                     bool svg);
 
 // Fragments that the forms of the output share.
-// Names of the kinds of scaling: "strong", "weak" or "strong and weak".
-std::string scaling_text(const ScaleResult& result);
 std::string scale_heading(const ScaleResult& result);
 // Returns the sentence that names the reference point; empty if there is none.
 std::string base_text(const ScaleResult& result);
-// Returns why no point has an energy; empty if one has.
-std::string energy_problem(const ScaleResult& result);
 // Returns sentences about the base, the intervals, the FLOPs, MFU and energy.
 std::vector<std::string> scale_notes(const ScaleResult& result);
 // Returns a line with the number of rows that this call did not request; empty if there are none.
 std::string earlier_text(const ScaleResult& result);
-// A table as plain text. time_cells: step times, with footnotes of warnings. speed_cells:
-// throughput, FLOP/s and energy.
-struct CellTable {
-  std::vector<std::string> columns;
-  std::vector<std::vector<std::string>> rows;
-};
+// Step times, with footnotes of warnings.
 CellTable time_cells(const ScaleResult& result, Footnotes& notes);
+// Throughput, FLOP/s and energy.
 CellTable speed_cells(const ScaleResult& result);
 // Returns a row for each point with a breakdown: its name, and the share of each time category.
 std::vector<std::pair<std::string, std::vector<double>>> breakdown_shares(const ScaleResult& result);

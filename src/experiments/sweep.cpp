@@ -199,7 +199,7 @@ Json trial_json(const Trial& trial) {
           {"loss", trial.loss()},
           {"deviation", trial.spread()},
           {"warnings", trial.warnings},
-          {"failure", trial.failure.empty() ? Json() : Json(trial.failure)},
+          {"failure", text_or_null(trial.failure)},
           {"runs", std::move(runs)}};
 }
 

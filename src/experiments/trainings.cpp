@@ -198,12 +198,9 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
     fs::create_directories(t.run.parent_path(), ignored);
     if (t.measured && fs::exists(t.run / "config.ini", ignored)) fs::remove_all(t.run, ignored);
     std::vector<std::string> command = launch_command(launcher, t.ranks, t.measured);
-    for (const std::string& argument : {program_path().string(), std::string("train"), t.config.string()})
-      command.push_back(argument);
+    command.insert(command.end(), {program_path().string(), "train", t.config.string()});
     command.insert(command.end(), t.settings.begin(), t.settings.end());
-    for (const std::string& argument :
-         {"--run.dir=" + t.run.string(), std::string("--run.resume=true"), std::string("--quiet")})
-      command.push_back(argument);
+    command.insert(command.end(), {"--run.dir=" + t.run.string(), "--run.resume=true", "--quiet"});
     progress.show(i + 1, t.label, 0);
     const ProgramResult result = run_program(command, t.run.string() + ".log", [&] {
       progress.show(i + 1, t.label,

@@ -14,10 +14,6 @@ namespace {
 
 constexpr const char* hidden = "(hidden)";
 
-Json text_or_null(const std::string& text) {
-  return text.empty() ? Json() : Json(text);
-}
-
 // Returns a value as text: that of a string itself, the elements of an array with commas.
 std::string value_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
@@ -147,17 +143,13 @@ std::string provenance_line(const Json& record) {
 
 std::string csv_with_provenance(const std::string& csv, const Json& record) {
   if (!record.is_object()) return csv;
-  const auto quoted = [](std::string text) {
-    replace_all(text, "\"", "\"\"");
-    return text.find_first_of(",\"\n") == text.npos ? text : "\"" + text + "\"";
-  };
   const Json brief = public_record(record);
   const bool full = !(brief == record);
   const std::string dirty = value_text(record, "dirty") == "true" ? "-dirty" : "", gpus = value_text(record, "gpus");
-  const std::string cells = fmt::format(",{},{},{},{}", quoted(value_text(record, "program_version")),
-                                        quoted(value_text(record, "commit") + dirty),
-                                        quoted(value_text(record, "processors") + (gpus.empty() ? "" : ", " + gpus)),
-                                        quoted(value_text(record, "config_sha256")));
+  const std::string cells = fmt::format(",{},{},{},{}", csv_field(value_text(record, "program_version")),
+                                        csv_field(value_text(record, "commit") + dirty),
+                                        csv_field(value_text(record, "processors") + (gpus.empty() ? "" : ", " + gpus)),
+                                        csv_field(value_text(record, "config_sha256")));
   std::string out;
   bool in_quotes = false;
   Index line = 0;
@@ -165,7 +157,7 @@ std::string csv_with_provenance(const std::string& csv, const Json& record) {
     in_quotes ^= c == '"';
     if (c == '\n' && !in_quotes) {
       out += line == 0 ? ",version,commit,hardware,config_sha256" : cells;
-      if (full) out += line == 0 ? ",provenance" : line == 1 ? "," + quoted(record.dump()) : ",";
+      if (full) out += line == 0 ? ",provenance" : line == 1 ? "," + csv_field(record.dump()) : ",";
       ++line;
     }
     out += c;

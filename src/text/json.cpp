@@ -267,6 +267,20 @@ std::ostream& operator<<(std::ostream& out, const Json& json) {
   return out << json.dump();
 }
 
+std::optional<double> number_at(const Json& object, std::string_view key) {
+  const Json* const value = object.find(key);
+  return value && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
+}
+
+std::optional<std::int64_t> integer_at(const Json& object, std::string_view key) {
+  const Json* const value = object.find(key);
+  return value && value->is_integer() ? std::optional(value->get<std::int64_t>()) : std::nullopt;
+}
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
 std::string standard_json(std::string_view text) {
   constexpr std::pair<std::string_view, std::string_view> constants[] = {{"Infinity", "1.7976931348623157e308"},
                                                                          {"NaN", "null"}};

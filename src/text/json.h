@@ -134,6 +134,14 @@ T Json::get() const {
   return values;
 }
 
+// Returns the number at a key of an object. Empty if there is no such key, or no number.
+std::optional<double> number_at(const Json& object, std::string_view key);
+// The same for an integer that fits std::int64_t.
+std::optional<std::int64_t> integer_at(const Json& object, std::string_view key);
+
+// Returns the text; null if it is empty.
+Json text_or_null(const std::string& text);
+
 // Returns standard JSON for a text of Python's json module. Infinity becomes the largest double,
 // NaN becomes null.
 std::string standard_json(std::string_view text);

@@ -81,6 +81,13 @@ std::string shell_quote(const std::string& argument) {
   return "'" + quoted + "'";
 }
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == text.npos) return text;
+  std::string inner = text;
+  replace_all(inner, "\"", "\"\"");
+  return "\"" + inner + "\"";
+}
+
 std::string join(const std::vector<std::string>& items, std::string_view separator) {
   return fmt::format("{}", fmt::join(items, separator));
 }

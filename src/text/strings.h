@@ -25,6 +25,8 @@ std::vector<std::string> split_list(std::string_view text);
 void replace_all(std::string& text, std::string_view from, std::string_view to);
 // Quotes an argument for a shell, unless it has only the characters of plain names and paths.
 std::string shell_quote(const std::string& argument);
+// Returns the text as a field of CSV, quoted as RFC 4180 says if that is necessary.
+std::string csv_field(const std::string& text);
 std::string join(const std::vector<std::string>& items, std::string_view separator = "; ");
 
 }  // namespace sy

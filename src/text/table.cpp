@@ -184,4 +184,10 @@ std::string Table::str() const {
   return out;
 }
 
+std::string text_table(const CellTable& cells) {
+  Table table(cells.columns);
+  for (const auto& row : cells.rows) table.row(row);
+  return table.str();
+}
+
 }  // namespace sy

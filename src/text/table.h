@@ -21,6 +21,12 @@ std::string fit_width(std::string_view text, int width);
 // Divides the text at blanks into lines of at most `width` columns. A wider word has its own line.
 std::vector<std::string> wrap_text(const std::string& text, int width);
 
+// Cells of a table, for several forms of output.
+struct CellTable {
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::string>> rows;
+};
+
 struct Table {
   // painted: the last column may have colour sequences. All other cells pass through visible().
   explicit Table(std::vector<std::string> header, bool painted = false)
@@ -37,5 +43,6 @@ struct Table {
   bool painted_;
   std::vector<std::vector<std::string>> rows_;
 };
+std::string text_table(const CellTable& cells);
 
 }  // namespace sy

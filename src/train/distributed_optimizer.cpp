@@ -166,7 +166,7 @@ void DistributedOptimizer::step(const Config::Train& train, double lr, Index ste
 
 void DistributedOptimizer::update(const Config::Train& train) {
   const bool whole_matrices =
-      std::any_of(groups_.begin(), groups_.end(), [](const Group& group) { return group.matrices != nullptr; });
+      std::ranges::any_of(groups_, [](const Group& group) { return group.matrices != nullptr; });
   device_.graph_region("update", [&] {
     for (const Group& group : groups_)
       for_owned(group, train,

@@ -30,11 +30,6 @@ struct FileContents {
   double skipped = 0;  // steps that were skipped up to that line
 };
 
-std::optional<double> number_at(const Json& object, std::string_view key) {
-  const Json* const value = object.find(key);
-  return value && value->is_number() ? std::optional(value->get<double>()) : std::nullopt;
-}
-
 // Reads the file. An incomplete last line, which a kill leaves, is ignored.
 FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
   FileContents contents;
@@ -43,8 +38,7 @@ FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
     read_lines(path, [&](const TextLine& line) {
       if (!line.whole) return;
       const std::optional<Json> m = Json::try_parse(line.text);
-      const Json* step = m && m->is_object() ? m->find("step") : nullptr;
-      const Index at = step && step->is_integer() ? step->get<Index>() : -1;
+      const Index at = m ? integer_at(*m, "step").value_or(-1) : -1;
       contents.damaged += at < 0;
       if (at < 0 || at >= first_step) return;
       const Json* validation = m->find("validation");
@@ -151,9 +145,8 @@ void RunTotals::add(Index step, double seconds, std::optional<double> validation
   best_loss = *validation_loss;
 }
 
-void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation) {
-  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  totals_.add(m.step, m.step_seconds, validation.empty() ? std::nullopt : std::optional(total_of(validation).loss()));
+Json metrics_line(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation,
+                  double time) {
   Json line = {{"step", m.step},
                {"tokens", m.tokens},
                {"samples", m.samples},
@@ -173,7 +166,7 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
     line["cpu_joules"] = m.energy->cpu_joules;
     line["gpu_joules"] = m.energy->gpu_joules;
   }
-  line["time"] = utc_text(now);
+  line["time"] = utc_text(time);
   line["routed"] = m.routed;
   line["dropped"] = m.dropped;
   for (const auto& [domain, epochs] : m.epochs) line["epochs"][domain] = epochs;
@@ -185,16 +178,17 @@ void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const
     Json& all = line["validation"] = score_json(total_of(validation));
     for (const DomainScore& s : validation) all["domains"][s.name] = score_json(s);
   }
+  return line;
+}
+
+void MetricsFile::write(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation) {
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  totals_.add(m.step, m.step_seconds, validation.empty() ? std::nullopt : std::optional(total_of(validation).loss()));
+  const Json line = metrics_line(m, experts, validation, now);
   const std::string text = json_text(line, -1);
   if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0)
     fail("cannot write {}: {}", path_.string(), std::strerror(errno));
   sinks_->write(line, now);
-}
-
-std::string epochs_text(const DomainEpochs& epochs) {
-  std::vector<std::string> texts;
-  for (const auto& [domain, value] : epochs) texts.push_back(fmt::format("{} {:.3g}", domain, value));
-  return join(texts, ", ");
 }
 
 std::string progress_text(const StepMetrics& m, Index total_steps, double elapsed, double per_step) {

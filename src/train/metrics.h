@@ -25,8 +25,6 @@ struct StepEnergy {
 
 // How often the text of each domain is read (SampleStream::epochs), by name.
 using DomainEpochs = std::vector<std::pair<std::string, double>>;
-// Returns "web 0.5, code 1.25".
-std::string epochs_text(const DomainEpochs& epochs);
 
 struct StepMetrics {
   Index step = 0, tokens = 0, samples = 0;  // tokens and samples: since the run began
@@ -51,6 +49,10 @@ struct StepMetrics {
 struct ExpertCounts {
   std::vector<std::vector<Index>> routed, dropped;
 };
+
+// Returns the line of a step in RUN/metrics.jsonl. time: end of the step in seconds since 1970.
+Json metrics_line(const StepMetrics& m, const ExpertCounts* experts, const std::vector<DomainScore>& validation,
+                  double time);
 
 // Sums over the lines of RUN/metrics.jsonl, for all starts of a run.
 struct RunTotals {

@@ -79,10 +79,11 @@ Index resident_memory_peak() {
 }
 
 PerformanceMeter::PerformanceMeter(Comm& world, double flops_per_token, const MachinePeak& peak)
-    : world_(world),
-      flops_per_token_(flops_per_token),
-      nodes_(static_cast<int>(world.sum(local_rank(world) == 0 ? 1 : 0))),
-      peak_flops_(peak.flops * (peak.of_node ? nodes_ : world.size())) {}
+    : world_(world), flops_per_token_(flops_per_token) {
+  measured_.ranks = world.size();
+  measured_.nodes = static_cast<int>(world.sum(local_rank(world) == 0 ? 1 : 0));
+  peak_flops_ = peak.flops * (peak.of_node ? measured_.nodes : measured_.ranks);
+}
 
 void PerformanceMeter::stop() {
   StepTimes*& times = world_.rank_context().step_times;
@@ -101,8 +102,8 @@ void PerformanceMeter::begin_step() {
 void PerformanceMeter::end_step(Index tokens, StepMetrics& m) {
   stop();
   set_speeds(m.tokens_per_second, m.tflops_per_second_per_rank, m.mfu);
-  if (++steps_ <= 2) first_step_ = m.step;
-  last_step_ = m.step;
+  if (++steps_ <= 2) measured_.first_step = m.step;
+  measured_.last_step = m.step;
   tokens_ += tokens;
   seconds_ += m.step_seconds;
 }
@@ -128,15 +129,11 @@ std::optional<Performance> PerformanceMeter::gather(const MemoryPeak& memory) {
   world_.all_gather(view_of(mine.data(), {n}), view_of(ranks.front().data(), {world_.size() * n}));
   if (world_.rank() != 0) return std::nullopt;
 
-  Performance p;
-  p.first_step = first_step_;
-  p.last_step = last_step_;
+  Performance p = measured_;
   const Index steps = std::max<Index>(1, steps_ - 1);
   p.step_seconds = seconds_ / static_cast<double>(steps);
   p.tokens_per_second = static_cast<double>(tokens_) / seconds_;
   set_speeds(p.tokens_per_second, p.tflops_per_second_per_rank, p.mfu);
-  p.ranks = world_.size();
-  p.nodes = nodes_;
   p.sections = section_times(ranks, steps);
   for (const RankValues& rank : ranks) {
     p.memory.host = std::max(p.memory.host, static_cast<Index>(rank[num_values - 2]));

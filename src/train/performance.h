@@ -79,12 +79,12 @@ class PerformanceMeter {
 
   Comm& world_;
   double flops_per_token_;
-  int nodes_;
-  double peak_flops_;  // of all ranks; 0 if unknown
+  double peak_flops_;     // of all ranks; 0 if unknown
+  Performance measured_;  // its ranks, nodes and steps
   StepTimes times_;
   Index steps_ = 0;
-  // The measured steps.
-  Index first_step_ = 1, last_step_ = 0, tokens_ = 0;
+  // Sums over the measured steps.
+  Index tokens_ = 0;
   double seconds_ = 0;
 };
 

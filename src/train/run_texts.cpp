@@ -23,6 +23,13 @@ std::string start_text(const Config& config, int ranks) {
 
 namespace {
 
+// Returns "web 0.5, code 1.25".
+std::string epochs_text(const DomainEpochs& epochs) {
+  std::vector<std::string> texts;
+  for (const auto& [domain, value] : epochs) texts.push_back(fmt::format("{} {:.3g}", domain, value));
+  return join(texts, ", ");
+}
+
 // Describes the changes of the global batch: ", from step 100 on 32". Empty if there are none.
 std::string ramp_text(const Config::Train& train) {
   std::string text;

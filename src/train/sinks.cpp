@@ -15,6 +15,7 @@
 #include "src/system/files.h"
 #include "src/text/strings.h"
 #include "src/train/append_file.h"
+#include "src/train/metrics.h"
 
 namespace sy {
 namespace {
@@ -29,7 +30,7 @@ class Csv final : public MetricsSink {
     std::string names = "step";
     for (const Scalar& column : columns) {
       columns_.push_back(column.path());
-      names += "," + quoted(columns_.back());
+      names += "," + csv_field(columns_.back());
     }
     file_.add(names + "\n");
   }
@@ -45,13 +46,6 @@ class Csv final : public MetricsSink {
   }
 
  private:
-  // Quotes a name as RFC 4180 says.
-  static std::string quoted(const std::string& name) {
-    if (name.find_first_of(",\"\r\n") == name.npos) return name;
-    std::string text = name;
-    replace_all(text, "\"", "\"\"");
-    return "\"" + text + "\"";
-  }
   AppendFile file_;
   std::vector<std::string> columns_;
 };
@@ -189,23 +183,18 @@ double number_of(const Json& value) {
 
 // Returns the columns of a line that has every value that a run may write.
 std::vector<Scalar> all_columns(const MetricsSinks& options) {
-  Json line = Json::object();
-  for (const char* name : {"tokens", "samples", "loss", "aux_loss", "z_loss", "lr", "grad_norm", "step_seconds",
-                           "tokens_per_second", "tflops_per_second_per_rank"})
-    line[name] = 0;
-  if (options.mtp) line["mtp_loss"] = 0;
-  if (options.indexer) line["indexer_loss"] = 0;
-  if (options.mfu) line["mfu"] = 0;
-  if (options.skips) line["skipped_steps"] = 0;
-  if (options.enabled.energy) line["cpu_joules"] = line["gpu_joules"] = 0;
-  for (const char* name : {"routed", "dropped"}) line[name] = 0;
-  for (const std::string& domain : options.train_domains) line["epochs"][domain] = 0;
-  const std::vector<Json> layers(options.layers.size(), Json::array({Json(1)}));
-  if (!layers.empty()) line["experts"] = {{"routed", layers}, {"dropped", layers}};
-  const Json score{{"loss", 0}, {"bits_per_byte", 0}};
-  if (!options.domains.empty()) line["validation"] = score;
-  for (const std::string& domain : options.domains) line["validation"]["domains"][domain] = score;
-  return scalars_of(line, options.layers);
+  StepMetrics m;
+  if (options.mtp) m.mtp_loss = 0;
+  if (options.indexer) m.indexer_loss = 0;
+  if (options.mfu) m.mfu = 0;
+  if (options.skips) m.skipped_steps = 0;
+  if (options.enabled.energy) m.energy.emplace();
+  for (const std::string& domain : options.train_domains) m.epochs.emplace_back(domain, 0);
+  const std::vector<std::vector<Index>> layers(options.layers.size(), {1});
+  const ExpertCounts counts{layers, layers};
+  std::vector<DomainScore> validation;
+  for (const std::string& domain : options.domains) validation.emplace_back().name = domain;
+  return scalars_of(metrics_line(m, layers.empty() ? nullptr : &counts, validation, 0), options.layers);
 }
 
 }  // namespace
@@ -276,10 +265,7 @@ SinkSet::SinkSet(const MetricsSinks& options, const fs::path& run_dir) : layers_
       }
     });
   };
-  const auto seconds = [](const Json& line) {
-    const Json* s = line.find("step_seconds");
-    return s && s->is_number() ? s->get<double>() : 0;
-  };
+  const auto seconds = [](const Json& line) { return number_at(line, "step_seconds").value_or(0); };
   double time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   each_line([&](const Json& line) { time -= seconds(line); });
   each_line([&](const Json& line) { write(line, time += seconds(line)); });

@@ -118,7 +118,7 @@ int TrainingRun::train() {
   });
   if (config_.run.checkpoint_first && !resumed) save();
   const Index first = trainer_.steps_done() + 1;
-  int stop = signal_everywhere();
+  int stop = static_cast<int>(world_.max(stop_signal()));
   RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
   MachinePeak peak = options_.peak;
   if (!mfu_problem_.empty()) peak.flops = 0;

@@ -112,11 +112,10 @@ class TrainingRun {
   // Returns the scores on the validation text after this step. Empty if the step has no validation.
   // Collective.
   std::vector<DomainScore> validate(Index step);
-  // Returns a signal that asked any rank to stop; 0 if there was none. Collective.
-  int signal_everywhere() { return static_cast<int>(world_.max(stop_signal())); }
   // Reason to stop because of run.max_hours. It is greater than the number of any signal.
   static constexpr int time_is_over = 1 << 20;
-  // Returns time_is_over if the first rank must stop by its clock, otherwise signal_everywhere().
+  // Returns time_is_over if the first rank must stop by its clock. Otherwise returns a signal that
+  // asked any rank to stop; 0 if there was none.
   // Collective.
   int stop_reason_everywhere() {
     const bool over = is_first_rank() && time_limit_.must_stop(program_seconds());

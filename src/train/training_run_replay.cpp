@@ -25,8 +25,7 @@ Json recorded_step(const fs::path& run_dir, Index step) {
   if (!fs::exists(path, ignored)) return found;
   read_lines(path, [&](const TextLine& line) {
     const std::optional<Json> m = Json::try_parse(line.text);
-    const Json* at = m && m->is_object() ? m->find("step") : nullptr;
-    if (at && at->is_integer() && at->get<Index>() == step) found = *m;
+    if (m && integer_at(*m, "step") == step) found = *m;
   });
   return found;
 }
@@ -34,10 +33,7 @@ Json recorded_step(const fs::path& run_dir, Index step) {
 // Compares the loss and the gradient norm of a step with its line in metrics.jsonl.
 std::string comparison_text(const StepMetrics& m, const Json& recorded) {
   if (recorded.is_null()) return "metrics.jsonl has no line of it";
-  const auto number = [&](const char* name) {
-    const Json* value = recorded.find(name);
-    return value && value->is_number() ? value->get<double>() : std::nan("");
-  };
+  const auto number = [&](const char* name) { return number_at(recorded, name).value_or(std::nan("")); };
   const double loss = number("loss"), norm = number("grad_norm");
   const auto equal = [](double a, double b) { return a == b || (!std::isfinite(a) && !std::isfinite(b)); };
   return equal(loss, m.loss) && equal(norm, m.grad_norm)

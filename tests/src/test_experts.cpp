@@ -16,8 +16,12 @@ ExpertHistory history(Index layers, Index experts, std::vector<std::int64_t> ste
   return h;
 }
 
+std::vector<LayerLoad> all_loads(const ExpertHistory& h) {
+  return layer_loads(h, 0, h.windows());
+}
+
 TEST(LayerLoads, MatchesHandComputedValues) {
-  const auto loads = layer_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
+  const auto loads = all_loads(history(1, 4, {10}, {6, 2, 0, 0}, {3, 0, 0, 0}, {0.5f, 0.25f, 0.125f, 0.125f}));
   ASSERT_EQ(loads.size(), 1u);
   const LayerLoad& l = loads[0];
   EXPECT_EQ(l.layer, 1);
@@ -46,7 +50,7 @@ TEST(LayerLoads, MatchesHandComputedValues) {
 TEST(LayerLoads, ClassifiesDeadAndOverloadedExperts) {
   const auto loads = [](std::vector<std::int64_t> routed) {
     const auto n = static_cast<Index>(routed.size());
-    return layer_loads(history(1, n, {1}, routed, std::vector<std::int64_t>(n, 0), std::vector<float>(n, 0.25f)))[0];
+    return all_loads(history(1, n, {1}, routed, std::vector<std::int64_t>(n, 0), std::vector<float>(n, 0.25f)))[0];
   };
   EXPECT_EQ(loads({200, 1, 99, 100}).dead, 0);  // an even share is 100
   EXPECT_EQ(loads({200, 1, 99, 100}).overloaded, 0);
@@ -57,11 +61,11 @@ TEST(LayerLoads, ClassifiesDeadAndOverloadedExperts) {
 }
 
 TEST(LayerLoads, MeasuresBalanceAndCollapse) {
-  const auto even = layer_loads(history(1, 3, {1}, {5, 5, 5}, {0, 0, 0}, {0, 0, 0}))[0];
+  const auto even = all_loads(history(1, 3, {1}, {5, 5, 5}, {0, 0, 0}, {0, 0, 0}))[0];
   EXPECT_DOUBLE_EQ(even.max_over_mean, 1);
   EXPECT_DOUBLE_EQ(even.cv, 0);
   EXPECT_NEAR(even.entropy, 1, 1e-15);
-  const auto one = layer_loads(history(1, 4, {1}, {0, 0, 8, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}))[0];
+  const auto one = all_loads(history(1, 4, {1}, {0, 0, 8, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}))[0];
   EXPECT_DOUBLE_EQ(one.max_over_mean, 4);
   EXPECT_DOUBLE_EQ(one.cv, std::sqrt(3.0));
   EXPECT_EQ(one.entropy, 0);
@@ -72,7 +76,7 @@ TEST(LayerLoads, SumsCountsAndAveragesProbabilities) {
   // [window 2][layer 2][expert 2]; layer 1 receives nothing in the first window.
   const ExpertHistory h = history(2, 2, {4, 8}, {1, 3, 0, 0, 6, 2, 1, 0}, {0, 1, 0, 0, 2, 0, 0, 0},
                                   {0.25f, 0.75f, 0.5f, 0.5f, 0.625f, 0.375f, 1, 0});
-  const auto both = layer_loads(h);
+  const auto both = all_loads(h);
   EXPECT_EQ(both[0].experts[0].routed, 7);
   EXPECT_EQ(both[0].experts[1].dropped, 1);
   EXPECT_DOUBLE_EQ(both[0].experts[0].probability, (4 * 0.25 + 8 * 0.625) / 12);
@@ -83,7 +87,7 @@ TEST(LayerLoads, SumsCountsAndAveragesProbabilities) {
 
 TEST(LayerLoads, AcceptsZeroAssignments) {
   for (const LayerLoad& l :
-       {layer_loads(history(1, 2, {1}, {0, 0}, {0, 0}, {0, 0}))[0], layer_loads(history(1, 2, {}, {}, {}, {}))[0]}) {
+       {all_loads(history(1, 2, {1}, {0, 0}, {0, 0}, {0, 0}))[0], all_loads(history(1, 2, {}, {}, {}, {}))[0]}) {
     EXPECT_EQ(l.max_over_mean, 1);
     EXPECT_EQ(l.cv, 0);
     EXPECT_EQ(l.entropy, 1);
@@ -93,7 +97,7 @@ TEST(LayerLoads, AcceptsZeroAssignments) {
 }
 
 TEST(LayerLoads, OneExpertIsBalanced) {
-  const auto l = layer_loads(history(1, 1, {1}, {9}, {3}, {1}))[0];
+  const auto l = all_loads(history(1, 1, {1}, {9}, {3}, {1}))[0];
   EXPECT_EQ(l.max_over_mean, 1);
   EXPECT_EQ(l.entropy, 1);
   EXPECT_DOUBLE_EQ(l.drop_rate, 1.0 / 3);
@@ -101,7 +105,7 @@ TEST(LayerLoads, OneExpertIsBalanced) {
 
 TEST(LayerLoads, LargeCountsDoNotOverflow) {
   const std::int64_t n = std::int64_t{1} << 60;
-  const auto l = layer_loads(history(1, 2, {1}, {n, n}, {0, n}, {0.5f, 0.5f}))[0];
+  const auto l = all_loads(history(1, 2, {1}, {n, n}, {0, n}, {0.5f, 0.5f}))[0];
   EXPECT_DOUBLE_EQ(l.experts[0].share, 0.5);
   EXPECT_DOUBLE_EQ(l.drop_rate, 0.5);
 }

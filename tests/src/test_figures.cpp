@@ -58,7 +58,8 @@ TEST(Figures, FormatNumbersByUnit) {
   EXPECT_EQ(text("ratio", NAN), "-");
   Section s{"", "", "", {}, {}};
   s.listings.push_back({"", "", "", {"change", "of"}, {{-0.00001, NAN}, {1.5, 2}}});
-  EXPECT_EQ(listing_rows(s.listings[0], 9), (std::vector<std::vector<std::string>>{{"0.0000", "-"}, {"1.5000", "2"}}));
+  EXPECT_EQ(listing_table(s.listings[0], 9).rows,
+            (std::vector<std::vector<std::string>>{{"0.0000", "-"}, {"1.5000", "2"}}));
 }
 
 TEST(Figures, WriteCsv) {
@@ -216,7 +217,7 @@ TEST(Comparison, MatchesTheCountsOfBothRuns) {
     r.state.experts.dropped.assign(routed.size(), 1);
     r.state.experts.probability.assign(routed.size(), 0.25f);
     r.last = 1;
-    r.load = layer_loads(r.state.experts);
+    r.load = layer_loads(r.state.experts, 0, 1);
     return r;
   };
   const ExpertReport a = report({0, 1, 2}, 4, {10, 10, 10, 10, 40, 0, 0, 0, 1, 2, 3, 4});
@@ -277,7 +278,7 @@ TEST(ExpertsAtScale, ReportTenThousandWindowsIn1GiB) {
   {
     const ExpertReport r = make_report(checkpoint, {});
     Index routed = 0;
-    for (const LayerLoad& l : layer_loads(r.state.experts)) routed += l.routed;
+    for (const LayerLoad& l : layer_loads(r.state.experts, 0, r.state.experts.windows())) routed += l.routed;
     Index expected = 0;
     for (Index i = 0; i < row; ++i) expected += (i % 97 + 1) * 10000;
     EXPECT_EQ(routed, expected);

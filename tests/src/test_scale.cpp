@@ -28,7 +28,9 @@ ScalePoint measured(const Layout& layout, std::vector<double> seconds, bool bala
 // vary.
 ScaleResult result() {
   ScaleResult result{
-      .name = "model", .points = {}, .environment = {"host", "avx2", "1", "0.1.0 abc", "launch/mpirun.sh"}};
+      .options = {}, .points = {}, .environment = {"host", "avx2", "1", "0.1.0 abc", "launch/mpirun.sh"}};
+  result.options.config = "model.ini";
+  result.options.ranks = {1, 4};
   result.config.train.global_batch = 8;
   result.points = {measured({1}, {2.456, 2.456, 2.456}), measured({4, 1, 4, 1}, {0.2, 0.2, 0.2}),
                    measured({4, 1, 4, 1, 2}, {0.9, 1.3, 1.1})};
@@ -156,7 +158,7 @@ TEST(Scale, LabelsPicturesAndRowsOfThePage) {
 // Points of both kinds of scaling on two nodes of two ranks, with all figures by hand.
 ScaleResult both_scalings() {
   ScaleResult r = result();
-  r.weak = true;
+  r.options.weak = true;
   r.points = {measured({1}, {0.5, 0.4, 0.6, 0.45, 0.55, 0.5}),
               measured({2}, {0.25, 0.25, 0.26, 0.24, 0.3, 0.2}),
               measured({4}, {0.2, 0.1, 0.16, 0.15, 0.14, 0.15}),
@@ -174,7 +176,7 @@ ScaleResult both_scalings() {
   machine.name = "here";
   machine.shared = true;
   machine.peak_f32 = 40e12;
-  r.peak = machine;
+  r.options.peak = machine;
   return r;
 }
 
@@ -192,25 +194,25 @@ TEST(Scale, ComputesSpeedsFlopsAndMfu) {
   EXPECT_DOUBLE_EQ(r.efficiency(four), 0.5 / 0.15 / 4);
   EXPECT_DOUBLE_EQ(r.efficiency(r.points[4]), 0.5 / 0.8);  // weak: four times the tokens
   // Speeds of each rank do not depend on the nodes.
-  r.peak->shared = false;
+  r.options.peak->shared = false;
   EXPECT_DOUBLE_EQ(r.mfu(four), 0.25);
-  r.peak->backend = "cuda";
+  r.options.peak->backend = "cuda";
   EXPECT_EQ(r.mfu_problem(four),
             "here has the speed of cuda, and the runs compute on cpu: give the machine of the runs");
   EXPECT_TRUE(std::isnan(r.mfu(four)));
-  r.peak->backend = "cpu";
+  r.options.peak->backend = "cpu";
   r.config.run.dtype = "bf16";
   EXPECT_TRUE(r.mfu_problem(four).starts_with("here has no compute.peak_bf16"));
-  r.peak.reset();
+  r.options.peak.reset();
   EXPECT_TRUE(r.mfu_problem(four).starts_with("give --machine or run.machine"));
   EXPECT_NE(scale_text(r).find("MFU is unknown: give --machine"), std::string::npos);
 }
 
 TEST(Scale, ComparesNodes) {
   ScaleResult r = both_scalings();
-  r.by_nodes = true;
+  r.options.by_nodes = true;
   EXPECT_EQ(r.base(), &r.points[0]);  // it belongs to both kinds
-  r.weak = false;
+  r.options.weak = false;
   EXPECT_EQ(r.base(), &r.points[1]);  // the fastest on one node
   EXPECT_DOUBLE_EQ(r.efficiency(r.points[2]), 0.25 / 0.15 / 2);
   const auto figures = scale_figures(r);
