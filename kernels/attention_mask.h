@@ -163,11 +163,10 @@ struct MaskGeometry {
     const Int from = key - query_offset;
     return {std::max<Int>(from - ahead + 1, 0), from < Sq - window ? std::max<Int>(from + window, 0) : Sq};
   }
-  // Whether `keys` contains the key, without a branch. The query may be after the last one. Only
-  // the distance depends on both positions, so that GPU kernels keep no limits for each query.
+  // Whether `keys` contains the key, without a branch. The query may be after the last one.
   constexpr bool sees(Int query, Int key) const {
-    const Int distance = key - query - query_offset;
-    return (key < Sk) & (distance > -window) & (distance < ahead);
+    const Int at = query_offset + query;
+    return (key > at - window) & (key < std::min(at + ahead, Sk));
   }
   // Whether queries see no later key, but for a visible prefix.
   constexpr bool is_causal() const { return ahead == 1; }
