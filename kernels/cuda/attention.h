@@ -63,7 +63,7 @@ struct HeadsOf : HeadsLayout {
   P x;
 
   template <class Byte>
-  explicit HeadsOf(const BasicHeads<Byte>& heads) : HeadsLayout(heads), x(argument_as<P>(heads.span())) {}
+  explicit HeadsOf(const BasicHeads<Byte>& from) : HeadsLayout(from), x(argument_as<P>(from.span())) {}
   __device__ HeadRows<P> rows(int b, int head) const {
     return {x + (b * sequence_stride + head * head_stride), token_stride, static_cast<int>(positions),
             static_cast<int>(width)};
