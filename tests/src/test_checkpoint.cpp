@@ -111,9 +111,11 @@ TEST(Checkpoint, IsReadByItsHead) {
   check_parameters(folder, odd_specs());
   EXPECT_EQ(file_activity().opened, before);
   const std::unique_ptr<Device> device = make_cpu();
-  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
-  load_checkpoint(folder, store);
-  EXPECT_EQ(wrong_elements(store), 0);
+  for (const bool training : {true, false}) {  // without training, the index is open twice
+    ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), training);
+    load_checkpoint(folder, store);
+    EXPECT_EQ(wrong_elements(store), 0);
+  }
 }
 
 // An index of another size than in the manifest, and one that the manifest does not list.

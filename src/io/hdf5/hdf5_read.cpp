@@ -174,13 +174,17 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* im
   if (!image && fs::exists(path, error) && !fs::is_regular_file(path, error))
     bad_input("{} is no regular file", path.string());
   const Hdf5Id access = file_access();
+  std::string name = path.string();
   if (image) {
+    // The library refuses an image of the name of an open one.
+    static Index images = 0;
+    name += fmt::format(" {}", ++images);
     constexpr std::size_t growth = 1 << 16;  // of the memory, if the file were written
     check(H5Pset_fapl_core(access.get(), growth, false), file.context_, "read");
     std::string copy = *image;  // the library wants bytes that are not const
     check(H5Pset_file_image(access.get(), copy.data(), copy.size()), file.context_, "read");
   }
-  file.id_ = {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
+  file.id_ = {H5Fopen(name.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
   check(file.id_.get(), file.context_, "read");
   const Hdf5Id creation(check(H5Fget_create_plist(file.id_.get()), file.context_, "read"), H5Pclose);
   std::size_t address_bytes = 0, length_bytes = 0;
