@@ -1,7 +1,7 @@
 // A run's configuration: INI file, overrides, defaults, checks.
 // One table (config/model_keys.cpp, config/run_keys.cpp) names every key once. Parsing, `help
 // config`, RUN/config.ini and the comparison of two runs read it.
-// The file config/read.cpp reads, config/check.cpp checks and fills in defaults, config/layout.cpp
+// The file config/read.cpp reads, config/check.cpp checks and fills in defaults. config/layout.h
 // checks layouts and devices.
 #pragma once
 
@@ -24,8 +24,7 @@
 
 namespace sy {
 
-class Device;  // kernels/device.h
-class Json;    // src/text/json.h
+class Json;  // src/text/json.h
 
 // Each field of a section is the key [section] field. `switchyard help config` describes all keys.
 // A comment after a default says what 0 or an empty text means.
@@ -262,21 +261,8 @@ struct Config {
   // The type of weights and activations, and that of optimizer state.
   DType dtype() const { return run.dtype == "bf16" ? DType::bf16 : DType::f32; }
   DType moment_dtype() const { return train.moment_dtype == "bf16" ? DType::bf16 : DType::f32; }
-  // The layout of [parallel] on this many ranks. It may be invalid: see layout_problem().
+  // The layout of [parallel] on this many ranks. It may be invalid: see config/layout.h.
   Layout layout(int ranks) const;
-};
-
-// A size of [parallel]: its key, its name in the short text of a layout, and its members.
-struct LayoutAxis {
-  std::string_view key, name;
-  Index Config::Parallel::*configured;
-  int Layout::*size;
-};
-constexpr LayoutAxis layout_axes[] = {
-    {"parallel.tp", "tp", &Config::Parallel::tp, &Layout::tp},
-    {"parallel.ep", "ep", &Config::Parallel::ep, &Layout::ep},
-    {"parallel.etp", "etp", &Config::Parallel::etp, &Layout::etp},
-    {"parallel.ranks_per_node", "node", &Config::Parallel::ranks_per_node, &Layout::ranks_per_node},
 };
 
 // A key of the table, for display. The keys of a kind of layer appear once, with NAME as the kind.
@@ -347,22 +333,5 @@ std::vector<KeyDifference> differences(const Config& here, const Config& there, 
 // Warnings about valid but probably unintended settings, each with the key to set. The layout must
 // fit the configuration.
 std::vector<std::string> config_warnings(const Config& config, const Layout& layout);
-
-// All layouts of this many ranks that fit the model and the batch, sorted by tp, ep and etp.
-// If `ranks_per_node` is greater than 1, a layout whose expert group spans nodes occurs
-// twice: with flat and with hierarchical dispatch.
-std::vector<Layout> layouts_of(const Config& config, int ranks, int ranks_per_node = 1);
-// Reads the file moe.expert_map: [MoE layers][E], the logical expert of each physical expert. Empty
-// if no file is set. Throws InputError.
-std::vector<std::vector<Index>> read_expert_map(const Config& config);
-// The first requirement of the layout that the model does not meet. Empty if the layout fits.
-std::string layout_problem(const Config& config, const Layout& layout);
-// Throws InputError if layout_problem() is not empty. The error lists layouts that fit.
-void check_config_for_layout(const Config& config, const Layout& layout);
-// Opens the backend of this name. Throws InputError if it is unavailable. `setting` is the source
-// of the name, for the message. local_rank: index of this rank on its node, which selects the GPU.
-std::unique_ptr<Device> open_device(std::string_view setting, const std::string& name, int local_rank = 0);
-// Throws InputError if the device cannot compute the model. `setting`: see open_device().
-void check_config_for_device(std::string_view setting, const Config& config, const Device& device);
 
 }  // namespace sy

@@ -9,6 +9,7 @@
 #include "src/cli/options.h"
 #include "src/cli/progress.h"
 #include "src/config.h"
+#include "src/config/layout.h"
 #include "src/doctor/facts.h"
 #include "src/io/hdf5/hdf5_library.h"
 #include "src/plan/measure.h"

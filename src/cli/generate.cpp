@@ -3,6 +3,7 @@
 
 #include "dist/rank_settings.h"
 #include "src/cli/conversation.h"
+#include "src/config/layout.h"
 #include "src/data/tokenizer.h"
 #include "src/evaluate/fill_mask.h"
 #include "src/generate/beam_search.h"

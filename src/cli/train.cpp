@@ -5,6 +5,7 @@
 #include "src/cli/plan_options.h"
 #include "src/cli/trained.h"
 #include "src/config.h"
+#include "src/config/layout.h"
 #include "src/data/dataset.h"
 #include "src/plan/automatic_layout.h"
 #include "src/plan/machine.h"

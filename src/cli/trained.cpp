@@ -1,6 +1,7 @@
 #include "src/cli/trained.h"
 
 #include "dist/node_groups.h"
+#include "src/config/layout.h"
 #include "src/data/masking.h"
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"

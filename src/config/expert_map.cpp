@@ -1,5 +1,5 @@
 // Reading of moe.expert_map: the logical expert of each physical one.
-#include "src/config.h"
+#include "src/config/layout.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 

@@ -6,7 +6,7 @@
 #include "kernels/device.h"
 #include "kernels/ops/indexer.h"
 #include "kernels/ops/lsh.h"
-#include "src/config.h"
+#include "src/config/layout.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 

@@ -4,6 +4,7 @@
 #include "kernels/device.h"
 #include "kernels/ops/gemm.h"
 #include "src/config.h"
+#include "src/config/layout.h"
 #include "src/doctor/probes.h"
 
 namespace sy {

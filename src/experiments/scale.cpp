@@ -10,6 +10,7 @@
 #include "kernels/environment.h"
 #include "kernels/threads.h"
 #include "src/build_info.h"
+#include "src/config/layout.h"
 #include "src/data/masking.h"
 #include "src/params/costs.h"
 #include "src/system/digest.h"

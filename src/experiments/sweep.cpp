@@ -7,6 +7,7 @@
 #include "dist/runtime.h"
 #include "src/analyse/page.h"
 #include "src/analyse/plot.h"
+#include "src/config/layout.h"
 #include "src/data/masking.h"
 #include "src/experiments/document.h"
 #include "src/params/costs.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dist/runtime.h"
+#include "src/config/layout.h"
 #include "src/io/checkpoint.h"
 #include "src/io/manifest.h"
 #include "src/plan/plan.h"

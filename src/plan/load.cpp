@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "src/analyse/experts.h"
+#include "src/config/layout.h"
 #include "src/io/checkpoint.h"
 #include "src/model/router.h"
 #include "src/params/block_specs.h"

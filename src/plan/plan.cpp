@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "src/config.h"
+#include "src/config/layout.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"

@@ -9,6 +9,7 @@
 #include "dist/errors.h"
 #include "dist/machine.h"
 #include "kernels/philox.h"
+#include "src/config/layout.h"
 #include "src/data/dataset.h"
 #include "src/doctor/probes.h"
 #include "src/io/checkpoint.h"

@@ -5,6 +5,7 @@
 #include "dist/node_groups.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
+#include "src/config/layout.h"
 #include "src/data/sequence_pairs.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"

@@ -17,6 +17,7 @@
 
 #include "dist/comm_mpi.h"
 #include "dist/runtime.h"
+#include "src/config/layout.h"
 #include "src/text/table.h"
 #include "src/train/distributed_optimizer.h"
 #include "src/train/memory.h"

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "src/config/layout.h"
 #include "src/io/checkpoint.h"
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"

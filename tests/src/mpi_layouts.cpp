@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "src/config/layout.h"
 #include "src/data/masking.h"
 #include "src/evaluate/evaluate.h"
 #include "src/optimizers/update_rule.h"

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kernels/bf16.h"
+#include "src/config/layout.h"
 #include "src/io/checkpoint.h"
 #include "src/numerics/reference/all.h"
 #include "src/params/values.h"

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "src/config/layout.h"
 #include "src/plan/automatic_layout.h"
 #include "src/plan/plan.h"
 

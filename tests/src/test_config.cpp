@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "src/config.h"
+#include "src/config/layout.h"
 #include "src/model/router.h"
 #include "src/optimizers/update_rule.h"
 #include "src/params/specs.h"

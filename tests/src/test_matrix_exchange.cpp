@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "src/config/layout.h"
 #include "src/text/strings.h"
 #include "tests/src/box_index.h"
 

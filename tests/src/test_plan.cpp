@@ -10,6 +10,7 @@
 #include "kernels/dry/dry.h"
 #include "kernels/dry/reach.h"
 #include "src/config.h"
+#include "src/config/layout.h"
 #include "src/io/checkpoint.h"
 #include "src/params/block_specs.h"
 #include "src/params/costs.h"

@@ -7,6 +7,7 @@
 
 #include "kernels/philox.h"
 #include "src/cli/trained.h"
+#include "src/config/layout.h"
 #include "src/evaluate/replay.h"
 #include "src/train/distributed_optimizer.h"
 #include "tests/bench/gpu/layer.h"
