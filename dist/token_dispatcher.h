@@ -131,7 +131,7 @@ struct [[nodiscard]] CountExchange {
 
 // A send buffer, or a receive buffer. On one rank it refers to the tokens themselves.
 struct PackedTokens {
-  ConstView rows;          // [n, N], of which the first num_sent() rows are sent
+  ConstView rows;          // [n, N]; of a send buffer, the first num_sent() rows are sent
   Index k = 0;             // assignments of a token in the metadata; 0 without metadata
   Index first_column = 0;  // of the values in a row
   // [T, k] metadata on one rank, or of a receive buffer; otherwise empty

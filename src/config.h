@@ -44,7 +44,7 @@ struct Config {
     // Id of a hidden token. -1: with_mask_token finds it (src/data/masking.h).
     Index mask_token = -1;
     // Ids of encoder-decoders: of <extra_id_0>, whose successors have descending ids, and that with
-    // which decoders begin. -1: with_special_tokens finds them (src/data/special_tokens.h).
+    // which decoders begin. -1: with_special_tokens finds them (src/data/sequence_pairs.h).
     Index sentinels = 0 /* 0: those of the tokenizer */, sentinel_token = -1, start_token = -1;
     Index d_ff = 0 /* gated: 8/3 d_model rounded up to 64; otherwise 4 d_model */, seq_len = 256;
     NormKind norm = NormKind::rmsnorm;

@@ -45,7 +45,7 @@ std::vector<Gpu> find_devices(int local_rank, int local_ranks);
 // Returns the joules that a GPU has used since its driver was loaded, by NVIDIA's management
 // library (NVML). Empty if NVML is missing or does not know the GPU, or if the GPU is older than
 // Volta.
-// device_id: see Device::device_id.
+// Not defined in builds without CUDA. device_id: see Device::device_id.
 std::optional<double> energy_joules(const std::string& device_id);
 
 // The version of a library when the program was compiled, and of the one that is loaded now; both

@@ -1,8 +1,8 @@
 // Linear layer: y = x W^T + b.
 //
 // A column-parallel Linear holds rows of W and takes gathered tokens. A row-parallel one holds
-// columns of W; forward_sum sums its partial outputs over the tp ranks. Inputs and outputs may have
-// other dimensions of as many elements than [T, in] and [T, out].
+// columns of W; forward_sum sums its partial outputs over the tp ranks. Operands of forward(),
+// backward_input() and backward_weight() may have other dimensions of as many elements.
 #pragma once
 
 #include "src/model/adapted_weight.h"
