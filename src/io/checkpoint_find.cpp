@@ -72,9 +72,11 @@ std::string manifest_text(Comm& world, const fs::path& dir) {
   } catch (const InputError&) {  // it is thrown below
   }
   text = broadcast_text(world, text, 0);
-  const std::string path = fs::absolute(dir).string();
+  std::error_code error;  // the working directory may be gone
+  const std::string path = fs::absolute(dir, error).string();
   const bool same_path = broadcast_text(world, path, 0) == path, first_of_machine = local_rank(world) == 0;
-  return text.empty() || first_of_machine || !same_path ? read_manifest_text(dir) : text;
+  const bool reads = world.rank() != 0 && (first_of_machine || !same_path);
+  return text.empty() || reads ? read_manifest_text(dir) : text;
 }
 
 // Verifies a checkpoint, of which each rank reads an equal share of the files. Collective. All
@@ -258,7 +260,8 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
     if (world.rank() != 0) return;
     const std::string index = format_of(head->manifest).index_name();
     const auto file = std::ranges::find(head->manifest.files, index, &Manifest::File::name);
-    if (file == head->manifest.files.end()) bad_input("{} lists no index: use another checkpoint", path_.string());
+    if (file == head->manifest.files.end())
+      bad_input("{} needs {}, which is not in its manifest: use another checkpoint", path_.string(), index);
     if (const std::string problem = size_problem(path_ / index, file->bytes); !problem.empty())
       bad_input("{}: use another checkpoint", problem);
     head->index = read_file(path_ / index, file->bytes);

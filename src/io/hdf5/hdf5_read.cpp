@@ -176,9 +176,10 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* im
   const Hdf5Id access = file_access();
   std::string name = path.string();
   if (image) {
-    // The library refuses an image of the name of an open one.
+    // The library refuses an image if a file has its name, or an open image. It looks for a file;
+    // nothing is below /dev/null.
     static Index images = 0;
-    name += fmt::format(" {}", ++images);
+    name = fmt::format("/dev/null/{}", ++images);
     constexpr std::size_t growth = 1 << 16;  // of the memory, if the file were written
     check(H5Pset_fapl_core(access.get(), growth, false), file.context_, "read");
     std::string copy = *image;  // the library wants bytes that are not const
