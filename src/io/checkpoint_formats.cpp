@@ -23,7 +23,7 @@ const CheckpointFormat& format_of(const Manifest& manifest) {
 
 OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {
   const std::filesystem::path& step_dir = folder.path();
-  const std::shared_ptr<const CheckpointHead> head = folder.head();
+  const std::shared_ptr<const CheckpointHead>& head = folder.head();
   Manifest manifest = head ? head->manifest : read_manifest(step_dir);
   std::map<std::string, Index> bytes_of;
   for (const Manifest::File& file : manifest.files) bytes_of[file.name] = file.bytes;

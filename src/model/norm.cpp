@@ -21,7 +21,7 @@ void sum_over_ranks(const ExecutionContext& context, View sums) {
 
 }  // namespace
 
-Norm::Norm(NormDesc desc, ParamStore& store, const std::string& name)
+Norm::Norm(const NormDesc& desc, ParamStore& store, const std::string& name)
     : desc_(desc), weight_(store.find(name + ".weight")), bias_(store.find(name + ".bias")) {
   if (desc.kind == NormKind::batchnorm && weight_) batch_norm_ = store.spec(name + ".weight").batch_norm.value();
 }

@@ -10,7 +10,7 @@ namespace sy {
 // the identity.
 class Norm {
  public:
-  Norm(NormDesc desc, ParamStore& store, const std::string& name);
+  Norm(const NormDesc& desc, ParamStore& store, const std::string& name);
 
   // Returns memory for the moments of `rows` tokens, which backward reads: [rows, 2]. A batch norm
   // has [2 * D + 1] moments, in layer.batch_norm.

@@ -1,7 +1,6 @@
 #include "src/plan/machine.h"
 
 #include <cmath>
-#include <ranges>
 #include <set>
 #include <sstream>
 
@@ -253,9 +252,11 @@ Machine read_machine(const std::string& file_or_name, const fs::path& config_fil
   if (!fs::is_regular_file(file, ignored)) {
     const std::map<std::string, fs::path> files = machine_files(config_file);
     const auto found = files.find(file_or_name);
+    std::vector<std::string> names;
+    for (const auto& [name, path] : files) names.push_back(name);
     if (found == files.end())
       bad_input("{} {}: there is no such file, and no such name: give a file{}", source, file_or_name,
-                files.empty() ? "" : fmt::format(", or one of {}", fmt::join(std::views::keys(files), ", ")));
+                names.empty() ? "" : ", or one of " + join(names, ", "));
     file = found->second;
   }
   return parse_machine(read_file(file), file.string());

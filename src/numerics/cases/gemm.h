@@ -145,8 +145,8 @@ struct GroupedBiasCase : GroupedCase<Operation> {
     in_if(scaled, {"row_scale", op.row_scale}, {rows}, DType::f32);
     in({"bias", op.bias}, {experts, n});
   }
-  Numbers forward(Values& v, Numbers y) {
-    return ref::grouped_bias(n, op.first, width, v["bias"], v["row_scale"], v["offsets"], std::move(y));
+  Numbers forward(Values& v, const Numbers& y) {
+    return ref::grouped_bias(n, op.first, width, v["bias"], v["row_scale"], v["offsets"], y);
   }
 };
 
