@@ -278,12 +278,19 @@ beside() {  # A B SHARE [LATER]
       if (NF != 3 || d > share * $2) bad = bad " " NR }
     END { if (NR != steps) bad = bad " of " steps; if (bad) print "they differ by more than " early ", later " later ", in steps" bad; exit bad != "" }'
 }
+# Prints the last lines of the difference of two runs' weights. Fails if there is one.
+same_weights() {  # A B
+  "$bin/switchyard" diff "$1" "$2" >diff.log
+  local code=$?
+  tail -3 diff.log
+  return "$code"
+}
 train() {
   local failed=0
   quickstart cpu --run.backend=cpu && quickstart f32 --run.dtype=f32 && quickstart bf16 --run.dtype=bf16 || return 1
   beside cpu f32 1e-4 0.01 || failed=1
   beside cpu bf16 0.02 || failed=1
-  SWITCHYARD_GRAPHS=0 quickstart no-graphs --run.dtype=bf16 && "$bin/switchyard" diff bf16 no-graphs | tail -3 || failed=1
+  SWITCHYARD_GRAPHS=0 quickstart no-graphs --run.dtype=bf16 && same_weights bf16 no-graphs || failed=1
   return "$failed"
 }
 
@@ -298,10 +305,7 @@ resume() {
   kill -9 "$process" || { echo "the run ended before it was killed: raise train.steps"; return 1; }
   wait "$process" 2>/dev/null
   quickstart killed --run.checkpoint_every=1 --run.resume=true || return 1
-  "$bin/switchyard" diff whole killed >diff.log
-  local code=$?
-  tail -3 diff.log
-  return "$code"
+  same_weights whole killed
 }
 
 # --- benchmarks; a job writes its report when it ends ---
@@ -331,7 +335,7 @@ loading() {
       echo "$mode  $seconds, ${times[0]}, $(printf '%s\n' "${times[@]:1}" | sort -g | sed -n 3p); $(grep -m1 memory out)"
     done
   done
-  "$bin/switchyard" diff EAGER-1 LAZY-1 | tail -1
+  same_weights EAGER-1 LAZY-1
 }
 
 # --- compute-sanitizer on Switchyard's kernels ---
@@ -439,7 +443,7 @@ run_jobs() {  # JOB...
     printf '| %s | %d | %d | %s |\n' "$job" $((SECONDS - began)) "$limit" "$result" | tee -a "$output/summary.md"
   done
 }
-helpers=(die quickstart losses beside bench sanitizer ranks layouts)
+helpers=(die quickstart losses beside same_weights bench sanitizer ranks layouts)
 
 root="" emulator="" worst=0 output=gpu-results
 case ${1:-} in
