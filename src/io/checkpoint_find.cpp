@@ -259,12 +259,7 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
     head->manifest = parse_manifest(manifest, path_);
     if (world.rank() != 0) return;
     const std::string index = format_of(head->manifest).index_name();
-    const auto file = std::ranges::find(head->manifest.files, index, &Manifest::File::name);
-    if (file == head->manifest.files.end())
-      bad_input("{} needs {}, which is not in its manifest: use another checkpoint", path_.string(), index);
-    if (const std::string problem = size_problem(path_ / index, file->bytes); !problem.empty())
-      bad_input("{}: use another checkpoint", problem);
-    head->index = read_file(path_ / index, file->bytes);
+    head->index = read_file(path_ / index, checked_bytes(path_, head->manifest, index));
     ++file_activity().opened;
   });
   head->index = broadcast_text(world, head->index, 0);

@@ -10,7 +10,7 @@
 
 namespace sy {
 
-// What every reader of a checkpoint needs: its manifest, and the bytes of its index.
+// Every reader of a checkpoint needs this: its manifest, and the bytes of its index.
 struct CheckpointHead {
   Manifest manifest;
   std::string index;

@@ -1,7 +1,6 @@
 #include "src/io/checkpoint_formats.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "kernels/check.h"
@@ -21,19 +20,20 @@ const CheckpointFormat& format_of(const Manifest& manifest) {
   return *checkpoint_formats().front();
 }
 
+Index checked_bytes(const std::filesystem::path& step_dir, const Manifest& manifest, const std::string& name) {
+  const auto file = std::ranges::find(manifest.files, name, &Manifest::File::name);
+  if (file == manifest.files.end())
+    bad_input("{} needs {}, which is not in its manifest: use another checkpoint", step_dir.string(), name);
+  if (const std::string problem = size_problem(step_dir / name, file->bytes); !problem.empty())
+    bad_input("{}: use another checkpoint", problem);
+  return file->bytes;
+}
+
 OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {
   const std::filesystem::path& step_dir = folder.path();
   const std::shared_ptr<const CheckpointHead>& head = folder.head();
   Manifest manifest = head ? head->manifest : read_manifest(step_dir);
-  std::map<std::string, Index> bytes_of;
-  for (const Manifest::File& file : manifest.files) bytes_of[file.name] = file.bytes;
-  const auto check_size = [step_dir, bytes_of](const std::string& name) {
-    const auto file = bytes_of.find(name);
-    if (file == bytes_of.end())
-      bad_input("{} needs {}, which is not in its manifest: use another checkpoint", step_dir.string(), name);
-    if (const std::string problem = size_problem(step_dir / name, file->second); !problem.empty())
-      bad_input("{}: use another checkpoint", problem);
-  };
+  const auto check_size = [step_dir, manifest](const std::string& name) { checked_bytes(step_dir, manifest, name); };
   auto reader = format_of(manifest).open(step_dir, head ? &head->index : nullptr, check_size);
   return {std::move(manifest), std::move(reader)};
 }

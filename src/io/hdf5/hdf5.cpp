@@ -351,7 +351,7 @@ void Hdf5File::set(const std::string& object, const std::string& attribute, cons
   } else {
     create(H5T_STD_U64LE, H5T_NATIVE_UINT64, &std::get<std::uint64_t>(value));
   }
-  // Of the same type, without the value: a read that fills nothing must not look right.
+  // Another value of the same type, so that a read that fills nothing does not look right.
   const Attribute empty = std::visit([](const auto& x) { return Attribute(std::decay_t<decltype(x)>()); }, value);
   log_->rows.push_back({fmt::format("attribute {} of {}", attribute, object), checksum_of(value),
                         [object, attribute, empty](const Hdf5File& file, auto&) {
