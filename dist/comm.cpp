@@ -64,7 +64,7 @@ std::string describe_rooted(Collective kind, const char* direction, std::span<co
 
 const char* display_name(Collective kind) {
   constexpr const char* names[num_collectives] = {"a broadcast",      "an all-reduce", "a reduce",
-                                                  "a reduce-scatter", "an all-gather", "an all-to-all"};
+                                                  "a reduce-scatter", "an all-gather", "an all-to-all", "a gather"};
   return names[static_cast<int>(kind)];
 }
 std::string_view name_of(Collective kind) {
@@ -74,6 +74,7 @@ std::string_view name_of(Collective kind) {
 
 std::vector<std::string> all_gather_texts(Comm& world, const std::string& mine) {
   const Index length = world.max(static_cast<Index>(mine.size()) + 1);
+  if (length == 1) return std::vector<std::string>(static_cast<std::size_t>(world.size()));
   std::string padded = mine, all(static_cast<std::size_t>(length * world.size()), '\0');
   padded.resize(static_cast<std::size_t>(length), '\0');
   const auto view = [](std::string& s) {
@@ -141,8 +142,20 @@ Work Comm::start_broadcast(std::span<const RootedBuffer> buffers, ComputePoint a
   return do_broadcast(buffers, after);
 }
 
+bool parts_in_tree(Index part_bytes, int size) {
+  return size > small_group && part_bytes < Index{1} << 10;
+}
+
+AllReduceAlgorithm all_reduce_algorithm(Index bytes, int size) {
+  constexpr Index all_eager_buffers = Index{1} << 20;
+  if (bytes <= all_reduce_eager_limit && bytes * size <= all_eager_buffers) return AllReduceAlgorithm::eager;
+  return parts_in_tree(bytes / size, size) ? AllReduceAlgorithm::tree : AllReduceAlgorithm::blocks;
+}
+
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
-  if (bytes <= all_reduce_eager_limit) return bytes * (size - 1);
+  const AllReduceAlgorithm algorithm = all_reduce_algorithm(bytes, size);
+  if (algorithm == AllReduceAlgorithm::eager) return bytes * (size - 1);
+  if (algorithm == AllReduceAlgorithm::tree) return rank == 0 ? bytes * (size - 1) : bytes;
   Index sent = 0;
   for (Index at = 0; at < bytes; at += all_reduce_block) {
     const Index block = std::min(all_reduce_block, bytes - at),
@@ -190,6 +203,12 @@ void Comm::all_gather(ConstView in, View out) {
   if (fingerprints_enabled(*this))
     check_fingerprints(*this, fmt::format("an all-gather of {} bytes from each", in.size_bytes()));
   do_all_gather(in, out);
+}
+
+std::vector<std::string> Comm::gather(std::string_view mine) {
+  const CollectiveScope scope(*this, traffic_, Collective::gather, rank() == 0 ? 0 : std::ssize(mine));
+  if (fingerprints_enabled(*this)) check_fingerprints(*this, "a gather");
+  return do_gather(mine);
 }
 
 void Comm::all_to_all(ConstView in, View out) {

@@ -3,10 +3,10 @@
 //   comm_self   one rank, without MPI
 //   comm_mpi    host buffers, by shared memory within a machine and by MPI otherwise
 //   dist/nccl   device buffers, by NCCL (dist/device_comm.h)
-//   comm_dry    counts bytes and moves no data, except small i32 gathers
+//   comm_dry    counts bytes and moves no data, except small i32 gathers and gathers of texts
 //
 // Results depend on the group alone, not on the order of arrival.
-// Sums on the host are in rank order.
+// Sums on the host are in rank order. In trees (AllReduceAlgorithm), they are in that of the tree.
 //
 // On device buffers a collective overlaps with compute. It waits for the compute before its
 // ComputePoint, and compute that is enqueued after Work::wait() waits for it. Calls without
@@ -48,22 +48,32 @@ struct RootedBuffer {
   int root;
 };
 
+// How a group of ranks computes an all-reduce of host buffers:
+//   eager   every rank gets the buffers of all others, and sums them in rank order
+//   blocks  each rank sums one part of the buffer, in rank order, and sends the sums to all others
+//   tree    rank r + 2^k sends its sum to rank r, for k = 0, 1, ...; then rank 0 sends the whole sum
+//           to all. No rank sends or receives more than 2 log2(size) messages.
+// Groups of up to small_group ranks have no tree.
+enum class AllReduceAlgorithm { eager, blocks, tree };
+AllReduceAlgorithm all_reduce_algorithm(Index bytes, int size);
+inline constexpr Index all_reduce_eager_limit = Index{16} << 10;  // bytes of an eager buffer
+inline constexpr Index all_reduce_block = Index{8} << 20;  // `blocks` handles so many bytes at a time
+// Whether a group exchanges parts of so few bytes, one of each rank, in trees instead of one message
+// for each pair of ranks: an all-gather, a reduce-scatter of f32, and the parts of `blocks`.
+inline constexpr int small_group = 16;
+bool parts_in_tree(Index part_bytes, int size);
 // Returns the bytes that `rank` of a group of `size` sends to other ranks in an all-reduce.
-// It receives equally many.
-// - bytes: size of the buffer; width: bytes of an element
-// - Up to all_reduce_eager_limit bytes, the rank sends the whole buffer to each other rank.
-// - Above, each block of all_reduce_block bytes has a reduce-scatter and an all-gather of the sums.
+// It receives equally many, but for a tree: there, forwarded bytes do not count.
+// bytes: size of the buffer; width: bytes of an element.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
-// Limits of all_reduce_bytes(), in bytes.
-inline constexpr Index all_reduce_eager_limit = Index{16} << 10, all_reduce_block = Index{8} << 20;
 
 // Returns the bytes of one row along the first dimension.
 inline Index row_bytes(ConstView x) {
   return x.shape().elements(1) * size_of(x.dtype());
 }
 
-enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all };
-constexpr int num_collectives = 6;
+enum class Collective : std::uint8_t { broadcast, all_reduce, reduce, reduce_scatter, all_gather, all_to_all, gather };
+constexpr int num_collectives = 7;
 std::string_view name_of(Collective kind);  // "all-to-all"
 const char* display_name(Collective kind);  // "an all-to-all"
 
@@ -149,6 +159,10 @@ class Comm {
   // Gathers all ranks' `in` in rank order. Any type.
   // Shapes: in [n], may be block `rank` of `out`; out [size * n].
   void all_gather(ConstView in, View out);
+  // Returns on rank 0 the bytes of all ranks, by rank; on other ranks nothing. Their sizes may
+  // differ. Only on host buffers. Texts travel in a tree, so that no rank has more than
+  // 2 log2(size) messages.
+  std::vector<std::string> gather(std::string_view mine);
   // Sends send[r] rows of `in` to each rank r, and receives receive[r] rows from it.
   // Shapes: in [sum of send, ...], in rank order of the destinations; out [sum of receive, ...], in
   // rank order of the sources. Rows have the same size in `in`, in `out` and on all ranks.
@@ -211,6 +225,7 @@ class Comm {
   virtual Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) = 0;
   virtual void do_reduce_scatter(ConstView in, View out, View scratch) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
+  virtual std::vector<std::string> do_gather(std::string_view mine) = 0;
   virtual Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                                std::span<const Index> receive) = 0;
   // By default, do_all_to_all_v.

@@ -1,7 +1,8 @@
 // Communicator of one rank without peers: records the bytes that it would send and receive.
 // Serves planning. make_comm_dry in dist/comm.h makes one.
 // An all_to_all of i32 (row counts) up to Device::read_limit bytes receives from each rank what
-// this rank sends to itself. Other collectives leave their output unchanged.
+// this rank sends to itself, and a gather on rank 0 what rank 0 has. Other collectives leave their
+// output unchanged.
 #pragma once
 
 #include <compare>
@@ -18,7 +19,7 @@ struct DryTransfer {
   std::string_view subphase;  // Phase::subphase: "dispatch", "combine", "batch norm", or empty
   Index sent = 0;             // bytes to other ranks, counted as in Traffic
   Index received = 0;         // bytes from other ranks
-  Index buffer = 0;           // reduced, gathered or broadcast bytes of all roots; 0: all-to-all
+  Index buffer = 0;           // reduced, gathered or broadcast bytes of all roots; 0: all-to-all and gather
   Index roots = 0;            // number of roots in one call of broadcast or reduce
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
   auto operator<=>(const DryTransfer&) const = default;

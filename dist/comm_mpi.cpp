@@ -149,10 +149,11 @@ class CommMpi final : public Comm {
             "MPI_Bcast");
   }
 
-  // The algorithm is that of all_reduce_bytes().
   void do_all_reduce(View x, Reduce op) override {
     const Index width = size_of(x.dtype()), n = x.elements(), bytes = x.size_bytes();
-    if (bytes > all_reduce_eager_limit) {
+    const AllReduceAlgorithm algorithm = all_reduce_algorithm(bytes, size_);
+    if (algorithm == AllReduceAlgorithm::tree) return reduce_in_tree(x, op);
+    if (algorithm == AllReduceAlgorithm::blocks) {
       for (Index at = 0; at < n; at += all_reduce_block / width)
         reduce_in_blocks(x.dtype(), x.bytes() + at * width, std::min(all_reduce_block / width, n - at), op);
       return;
@@ -180,6 +181,71 @@ class CommMpi final : public Comm {
     gather(x, counts);
   }
 
+  // Calls from(rank) for each child of this rank in the binary tree, then to(rank) for its parent.
+  // The ranks below a child follow those that came before, so that all are visited in rank order.
+  template <class From, class To>
+  void up_the_tree(From from, To to) {
+    for (int bit = 1; bit < size_; bit *= 2) {
+      if (rank_ & bit) return to(rank_ - bit);
+      if (rank_ + bit < size_) from(rank_ + bit);
+    }
+  }
+  void receive_message(int from, void* data, Index bytes) {
+    requests_.clear();
+    start_receive(from, static_cast<std::byte*>(data), bytes);
+    finish_messages();
+  }
+  void send_message(int to, const void* data, Index bytes) {
+    requests_.clear();
+    start_send(to, static_cast<const std::byte*>(data), bytes);
+    finish_messages();
+  }
+
+  void reduce_in_tree(View x, Reduce op) {
+    const Index bytes = x.size_bytes();
+    up_the_tree(
+        [&](int child) {
+          std::byte* const received = scratch(bytes);
+          receive_message(child, received, bytes);
+          const std::byte* const both[] = {x.bytes(), received};
+          reduce_in_rank_order(x.dtype(), op, both, x.elements(), x.bytes());
+        },
+        [&](int parent) { send_message(parent, x.bytes(), bytes); });
+    broadcast_one(x, 0);
+  }
+
+  // A message has the texts of a subtree, in rank order: the size of each, and then its bytes.
+  std::vector<std::string> do_gather(std::string_view mine) override {
+    std::string texts;
+    const auto append = [&](std::string_view text) {
+      const Index bytes = std::ssize(text);
+      texts.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);
+    };
+    append(mine);
+    up_the_tree(
+        [&](int child) {
+          Index bytes = 0;
+          receive_message(child, &bytes, sizeof bytes);
+          const std::size_t at = texts.size();
+          texts.resize(at + static_cast<std::size_t>(bytes));
+          receive_message(child, texts.data() + at, bytes);
+        },
+        [&](int parent) {
+          const Index bytes = std::ssize(texts);
+          send_message(parent, &bytes, sizeof bytes);
+          send_message(parent, texts.data(), bytes);
+        });
+    std::vector<std::string> all;
+    for (std::size_t at = 0; rank_ == 0 && at < texts.size();) {
+      Index bytes = 0;
+      std::memcpy(&bytes, texts.data() + at, sizeof bytes);
+      at += sizeof bytes;
+      all.push_back(texts.substr(at, static_cast<std::size_t>(bytes)));
+      at += static_cast<std::size_t>(bytes);
+    }
+    return all;
+  }
+
   Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint) override {
     for (const auto& [x, root] : buffers) {
       std::vector<Index> counts(size_);
@@ -192,6 +258,12 @@ class CommMpi final : public Comm {
   }
 
   void do_reduce_scatter(ConstView in, View out, View) override {
+    if (in.dtype() == DType::f32 && parts_in_tree(out.size_bytes(), size_)) {
+      std::vector<float> sums(in.as<float>(), in.as<float>() + in.elements());
+      reduce_in_tree(view_of(sums.data(), {in.elements()}), Reduce::sum);
+      std::copy_n(sums.data() + rank_ * out.elements(), out.elements(), out.as<float>());
+      return;
+    }
     reduce_blocks(
         in.dtype(), Reduce::sum, [&](int r) { return in.bytes() + r * out.size_bytes(); },
         std::vector<Index>(size_, out.elements()), out.bytes());
@@ -200,6 +272,10 @@ class CommMpi final : public Comm {
   void do_all_gather(ConstView in, View out) override {
     std::byte* const mine = out.bytes() + rank_ * in.size_bytes();
     if (in.size_bytes() > 0 && mine != in.bytes()) std::memcpy(mine, in.bytes(), in.size_bytes());
+    if (parts_in_tree(in.size_bytes(), size_) && !is_one_node()) {
+      const int bytes = narrow(in.size_bytes());
+      return check(MPI_Allgather(MPI_IN_PLACE, bytes, MPI_BYTE, out.bytes(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
+    }
     gather(out.bytes(), std::vector<Index>(size_, in.size_bytes()));
   }
 

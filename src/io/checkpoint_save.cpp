@@ -1,5 +1,4 @@
 // The commit protocol of a checkpoint (docs/design/checkpoints.md), for any format.
-#include <array>
 #include <chrono>
 #include <cstring>
 
@@ -16,16 +15,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Gathers the shards of all ranks, by rank. Collective.
+// Returns the shards of all ranks, by rank; on ranks other than 0 nothing. Collective.
 std::vector<WrittenFile> gather_shards(Comm& world, const WrittenFile& own) {
-  static_assert(sizeof(WrittenFile) % sizeof(Index) == 0);
-  constexpr Index entry_size = sizeof(WrittenFile) / sizeof(Index);
-  std::array<Index, entry_size> entry;
-  std::vector<Index> entries(static_cast<std::size_t>(world.size() * entry_size));
-  std::memcpy(entry.data(), &own, sizeof own);
-  world.all_gather(view_of(entry.data(), {entry_size}), view_of(entries.data(), {world.size() * entry_size}));
-  std::vector<WrittenFile> shards(static_cast<std::size_t>(world.size()));
-  std::memcpy(shards.data(), entries.data(), entries.size() * sizeof(Index));
+  std::vector<WrittenFile> shards;
+  for (const std::string& bytes : world.gather({reinterpret_cast<const char*>(&own), sizeof own})) {
+    SY_ASSERT(bytes.size() == sizeof own, "{} bytes of a shard's digest", bytes.size());
+    std::memcpy(&shards.emplace_back(), bytes.data(), bytes.size());
+  }
   return shards;
 }
 
@@ -72,8 +68,9 @@ struct CheckpointSaver::Save {
   ShardContents contents;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   fs::path dir{};  // of the unfinished checkpoint
+  std::vector<std::string> index_parts{};  // of all ranks, on rank 0
   WrittenFile shard{}, index{};
-  std::vector<WrittenFile> shards{};  // of all ranks, in the second phase
+  std::vector<WrittenFile> shards{};  // of all ranks, on rank 0 in the second phase
   bool committing = false;
   bool committed = false;  // the folder has its final name
   Retention retention{};
@@ -82,7 +79,7 @@ struct CheckpointSaver::Save {
 
   void write_files(int rank) {
     shard = write_shard(format, dir, state, contents, rank);
-    if (rank == 0) index = write_index(format, dir, state, contents.specs, contents.layout, contents.kinds);
+    if (rank == 0) index = write_index(format, dir, state, contents.specs, contents.kinds, index_parts);
   }
   void commit(const fs::path& run_dir, const std::function<void()>& before_commit) {
     const fs::path checkpoints = checkpoints_of(run_dir);
@@ -137,6 +134,7 @@ void CheckpointSaver::start(const TrainState& state, const ShardContents& conten
   save_ = std::make_unique<Save>(state, contents);
   try {
     make_folder();
+    save_->index_parts = world_.gather(index_part(contents, world_.rank()));
     agree_on_errors(world_, [&] {
       save_->writer.start([save = save_.get(), rank = world_.rank()] { save->write_files(rank); }, asynchronous_);
     });

@@ -1,5 +1,6 @@
 // The files of a checkpoint: the shard of each rank, and the index. Uses no communicator.
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "src/io/checkpoint_internal.h"
@@ -192,23 +193,50 @@ ShardContents copied_contents(const ShardContents& contents, const float* from) 
   return {contents.specs, contents.layout, contents.flat, contents.kinds, read};
 }
 
-WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, const TrainState& state,
-                        const std::vector<ParamSpec>& specs, const Layout& layout,
-                        const std::vector<TensorKind>& kinds) {
-  std::vector<std::vector<SliceMapping>> mappings(specs.size());
-  for (int rank = 0; rank < layout.ranks; ++rank) {
-    const Coord coord = coord_of(layout, rank);
-    const FlatLayout flat = flat_layout(specs, layout, coord);
-    for (const OwnedRange& range : shard_ranges(flat, layout, coord)) {
-      Index at = 0;  // offset in the slice
-      for (const Box& box : global_boxes(*range.slice, range.local)) {
-        const Range source{at, at + box.elements()};
-        mappings[static_cast<std::size_t>(range.slice->spec - specs.data())].push_back(
-            {format.shard_name(rank), range.local.size(), source, box});
-        at = source.end;
-      }
+// For each mapping of a part: the parameter's index, the elements of its slice, the range of the
+// slice, and begin and size of the box along each dimension of the parameter.
+std::string index_part(const ShardContents& contents, int rank) {
+  std::vector<Index> values;
+  for (const OwnedRange& range : shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank))) {
+    Index at = 0;  // offset in the slice
+    for (const Box& box : global_boxes(*range.slice, range.local)) {
+      values.insert(values.end(),
+                    {range.slice->spec - contents.specs.data(), range.local.size(), at, at + box.elements()});
+      for (int d = 0; d < box.size.size(); ++d) values.insert(values.end(), {box.begin[d], box.size[d]});
+      at += box.elements();
     }
   }
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Index)};
+}
+
+namespace {
+
+// Adds the mappings of a part to those of each parameter.
+void add_mappings(std::string_view part, const std::string& file, const std::vector<ParamSpec>& specs,
+                  std::vector<std::vector<SliceMapping>>& mappings) {
+  std::vector<Index> values(part.size() / sizeof(Index));
+  std::memcpy(values.data(), part.data(), part.size());
+  for (auto at = values.begin(); at != values.end();) {
+    const auto param = static_cast<std::size_t>(*at++);
+    SliceMapping mapping{file, *at++, {}, {}};
+    mapping.range.begin = *at++;
+    mapping.range.end = *at++;
+    for (int d = 0; d < specs[param].shape.size(); ++d) {
+      mapping.box.begin.push_back(*at++);
+      mapping.box.size.push_back(*at++);
+    }
+    mappings[param].push_back(std::move(mapping));
+  }
+}
+
+}  // namespace
+
+WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, const TrainState& state,
+                        const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
+                        std::span<const std::string> parts) {
+  std::vector<std::vector<SliceMapping>> mappings(specs.size());
+  for (std::size_t rank = 0; rank < parts.size(); ++rank)
+    add_mappings(parts[rank], format.shard_name(static_cast<int>(rank)), specs, mappings);
   const fs::path path = dir / format.index_name();
   const std::unique_ptr<CheckpointWriter> file = format.create(path);
   write_state(*file, state);

@@ -13,43 +13,45 @@
 namespace sy {
 namespace {
 
-// Values that each rank contributes: two times of each section, and its memory.
-constexpr std::size_t num_values = 2 * num_step_sections + 2;
+// Values of a rank: the time of each section, that of all of them, the time of each section's
+// collectives, and the rank's memory.
+constexpr std::size_t num_times = num_step_sections + 1, num_values = num_times + num_step_sections + 2;
 using RankValues = std::array<double, num_values>;
+
+// The least and the greatest of each value over all ranks, and the sum.
+struct ReducedValues {
+  RankValues least, most, sum;
+};
+
+// Reduces `mine` over all ranks. Collective.
+ReducedValues reduce_values(Comm& world, const RankValues& mine) {
+  std::array<double, 2 * num_values> ends;  // the greatest value is minus the least of its negative
+  for (std::size_t i = 0; i < num_values; ++i) ends[2 * i] = mine[i], ends[2 * i + 1] = -mine[i];
+  ReducedValues reduced{{}, {}, mine};
+  world.all_reduce(view_of(ends.data(), {std::ssize(ends)}), Reduce::max);
+  world.all_reduce(view_of(reduced.sum.data(), {std::ssize(reduced.sum)}));
+  for (std::size_t i = 0; i < num_values; ++i) reduced.most[i] = ends[2 * i], reduced.least[i] = -ends[2 * i + 1];
+  return reduced;
+}
 
 double seconds_of(StepTimes::Clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-// Returns a section of a step. times: [ranks] seconds of all steps. collectives: their sum.
-SectionTime section_time(std::string_view name, const std::vector<double>& times, double collectives, Index steps) {
-  const double n = static_cast<double>(steps), ranks = static_cast<double>(times.size());
-  SectionTime section{name, times.front() / n, 0, times.front() / n, collectives / (n * ranks)};
-  for (const double t : times) {
-    section.least = std::min(section.least, t / n);
-    section.most = std::max(section.most, t / n);
-    section.mean += t / (n * ranks);
-  }
-  return section;
-}
-
-std::vector<SectionTime> section_times(const std::vector<RankValues>& ranks, Index steps) {
+// Returns the sections that took any time, then all of them together. steps: number of steps.
+std::vector<SectionTime> section_times(const ReducedValues& values, double ranks, double steps) {
   std::vector<SectionTime> sections;
-  std::vector<double> sums(ranks.size());
   double all_collectives = 0;
-  for (int p = 0; p < num_step_sections; ++p) {
-    std::vector<double> times;
-    double collectives = 0;
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-      times.push_back(ranks[r][static_cast<std::size_t>(p)]);
-      collectives += ranks[r][static_cast<std::size_t>(num_step_sections) + static_cast<std::size_t>(p)];
-      sums[r] += times.back();
-    }
+  const auto add = [&](std::string_view name, std::size_t i, double collectives) {
+    sections.push_back({name, values.least[i] / steps, values.sum[i] / (steps * ranks), values.most[i] / steps,
+                        collectives / (steps * ranks)});
+  };
+  for (std::size_t p = 0; p < num_step_sections; ++p) {
+    const double collectives = values.sum[num_times + p];
     all_collectives += collectives;
-    if (std::ranges::any_of(times, [](double t) { return t > 0; }))
-      sections.push_back(section_time(name_of(static_cast<StepSection>(p)), times, collectives, steps));
+    if (values.most[p] > 0) add(name_of(static_cast<StepSection>(p)), p, collectives);
   }
-  sections.push_back(section_time("all", sums, all_collectives, steps));
+  add("all", num_step_sections, all_collectives);
   return sections;
 }
 
@@ -120,25 +122,22 @@ std::optional<Performance> PerformanceMeter::gather(const MemoryPeak& memory) {
   for (std::size_t p = 0; p < num_step_sections; ++p) {
     const StepTimes::Times& times = times_[static_cast<StepSection>(p)];
     mine[p] = seconds_of(times.all);
-    mine[num_step_sections + p] = seconds_of(times.collectives);
+    mine[num_step_sections] += mine[p];
+    mine[num_times + p] = seconds_of(times.collectives);
   }
   mine[num_values - 2] = static_cast<double>(memory.host);
   mine[num_values - 1] = static_cast<double>(memory.device);
-  std::vector<RankValues> ranks(static_cast<std::size_t>(world_.size()));
-  constexpr Index n = num_values;
-  world_.all_gather(view_of(mine.data(), {n}), view_of(ranks.front().data(), {world_.size() * n}));
+  const ReducedValues values = reduce_values(world_, mine);
   if (world_.rank() != 0) return std::nullopt;
 
   Performance p = measured_;
-  const Index steps = std::max<Index>(1, steps_ - 1);
-  p.step_seconds = seconds_ / static_cast<double>(steps);
+  const auto steps = static_cast<double>(std::max<Index>(1, steps_ - 1));
+  p.step_seconds = seconds_ / steps;
   p.tokens_per_second = static_cast<double>(tokens_) / seconds_;
   set_speeds(p.tokens_per_second, p.tflops_per_second_per_rank, p.mfu);
-  p.sections = section_times(ranks, steps);
-  for (const RankValues& rank : ranks) {
-    p.memory.host = std::max(p.memory.host, static_cast<Index>(rank[num_values - 2]));
-    p.memory.device = std::max(p.memory.device, static_cast<Index>(rank[num_values - 1]));
-  }
+  p.sections = section_times(values, world_.size(), steps);
+  p.memory.host = std::max(p.memory.host, static_cast<Index>(values.most[num_values - 2]));
+  p.memory.device = std::max(p.memory.device, static_cast<Index>(values.most[num_values - 1]));
   return p;
 }
 

@@ -33,6 +33,7 @@ void make_calls(Comm& comm) {
   const Index total = std::accumulate(rows.begin(), rows.end(), Index{0});
   std::vector<float> in(total * 2), out(total * 2);
   comm.all_to_all_v(view_of(in.data(), {total, 2}), rows, view_of(out.data(), {total, 2}), rows);
+  comm.gather(std::string(static_cast<std::size_t>(r + 3), 'x'));
 }
 
 TEST(Traffic, CountsTheSentBytesOfEachCollective) {
@@ -49,7 +50,8 @@ TEST(Traffic, CountsTheSentBytesOfEachCollective) {
                                         r == 0 ? 0 : 44,
                                         48 * (n - 1),
                                         28 * (n - 1),
-                                        rows * 8};
+                                        rows * 8,
+                                        r == 0 ? 0 : r + 3};
   for (Comm* comm : {dry.get(), mpi.get()}) {
     make_calls(*comm);
     for (int kind = 0; kind < num_collectives; ++kind) {

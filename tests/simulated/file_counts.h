@@ -1,0 +1,15 @@
+// Counts of calls of this process that open files or folders, or ask for their status.
+#pragma once
+
+namespace sy::test {
+
+struct FileCounts {
+  long opens = 0;     // open, fopen, opendir and their variants
+  long statuses = 0;  // stat, lstat, access and their variants
+};
+// Starts to count calls on paths that contain `text`. The text must live until the next call.
+void count_files(const char* text);
+// Returns the calls since count_files().
+FileCounts file_counts();
+
+}  // namespace sy::test
