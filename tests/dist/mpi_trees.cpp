@@ -74,7 +74,9 @@ TEST(Trees, ScatterAndGatherSmallParts) {
   for (Index i = 0; i < n * part; ++i) x[i] = static_cast<float>(i * (r + 1));
   sent_messages = 0;
   world().reduce_scatter(view_of(x.data(), {n * part}), view_of(sums.data(), {part}));
-  if (n > small_group) EXPECT_EQ(sent_messages, r == 0 ? 0 : 1);
+  if (n > small_group) {
+    EXPECT_EQ(sent_messages, r == 0 ? 0 : 1);
+  }
   for (Index i = 0; i < part; ++i) ASSERT_EQ(sums[i], static_cast<float>((r * part + i) * n * (n + 1) / 2));
   world().all_gather(view_of(sums.data(), {part}), view_of(all.data(), {n * part}));
   for (Index i = 0; i < n * part; ++i) ASSERT_EQ(all[i], static_cast<float>(i * n * (n + 1) / 2));
