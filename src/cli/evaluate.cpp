@@ -215,7 +215,6 @@ int evaluate_command(CommandLine& line) {
     find_tokenizer_numbers(config, opened, evaluation);
     return opened;
   });
-  check_same_data(world, dataset);
   // Tables cover only the positions that are computed, whatever the configuration says.
   Index longest = 0;
   for (const Domain& domain : dataset.domains()) longest = std::max(longest, domain.valid_tokens);

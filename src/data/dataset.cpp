@@ -261,6 +261,20 @@ std::string content_digest(const DatasetDescription& d) {
   return to_hex(sha256(content));
 }
 
+// The content of Dataset::shared_text(): the numbers of the tokenizer as JSON in its first line, and
+// a dataset.ini after it.
+struct SharedText {
+  std::map<std::string, std::vector<Index>> tokenizer_numbers;
+  DatasetDescription description;
+  SharedText(const std::string& text, const fs::path& dir) {
+    const std::size_t end = text.find('\n');
+    const Json numbers = Json::parse(text.substr(0, end));
+    for (const Json::Member& member : numbers.members())
+      tokenizer_numbers[member.name] = member.value.get<std::vector<std::int64_t>>();
+    description = parse_dataset_ini(text.substr(end + 1), dir);
+  }
+};
+
 }  // namespace
 
 DatasetDescription read_dataset_ini(const fs::path& dir) {
@@ -351,8 +365,6 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir), description_(read_dataset_ini
   digest_ = content_digest(d);
 }
 
-// A shared text has the numbers of the tokenizer as JSON in its first line, and a dataset.ini after
-// it.
 std::string Dataset::shared_text() const {
   Json numbers = Json::object();
   for (const auto& [name, values] : *tokenizer_numbers_) numbers[name] = values;
@@ -360,11 +372,9 @@ std::string Dataset::shared_text() const {
 }
 
 Dataset::Dataset(const fs::path& dir, const std::string& shared) : dir_(dir) {
-  const std::size_t end = shared.find('\n');
-  const Json numbers = Json::parse(shared.substr(0, end));
-  for (const Json::Member& member : numbers.members())
-    (*tokenizer_numbers_)[member.name] = member.value.get<std::vector<std::int64_t>>();
-  description_ = parse_dataset_ini(shared.substr(end + 1), dir);
+  SharedText text(shared, dir);
+  *tokenizer_numbers_ = std::move(text.tokenizer_numbers);
+  description_ = std::move(text.description);
   for (const Domain& domain : description_.domains) {
     train_.push_back(open_checked_pair(dir / (domain.name + ".train"), domain.loss_mask, domain.train_documents,
                                        domain.train_tokens, domain.train_digests));
@@ -380,12 +390,13 @@ const std::vector<Index>& Dataset::tokenizer_numbers(const std::string& name, To
   return (*tokenizer_numbers_)[name] = compute(*open_tokenizer(dir_));
 }
 
-void check_same_data(Comm& world, const Dataset& dataset) {
-  std::vector<RankSetting> settings = {{"the digest of the data", dataset.digest().substr(0, 16)},
-                                       {"the data's tokenizer", dataset.tokenizer()},
-                                       {"the data's vocabulary", std::to_string(dataset.vocab())}};
+void check_same_data(Comm& world, const fs::path& dir, const std::string& shared) {
+  const DatasetDescription d = SharedText(shared, dir).description;
+  std::vector<RankSetting> settings = {{"the digest of the data", content_digest(d).substr(0, 16)},
+                                       {"the data's tokenizer", d.tokenizer},
+                                       {"the data's vocabulary", std::to_string(d.vocab)}};
   std::vector<std::string> names;
-  for (const Domain& domain : dataset.domains()) {
+  for (const Domain& domain : d.domains) {
     names.push_back(domain.name);
     settings.push_back({fmt::format("weight of domain {}", domain.name), fmt::format("{}", domain.weight)});
     for (const CountKey& key : count_keys)
@@ -396,7 +407,7 @@ void check_same_data(Comm& world, const Dataset& dataset) {
                             (domain.*split.digests.*key.field).substr(0, 16)});
   }
   settings.push_back({"the data's domains", join(names, ", ")});
-  check_rank_settings(world, settings, fmt::format("give all ranks the data of {}", dataset.dir().string()));
+  check_rank_settings(world, settings, fmt::format("give all ranks the data of {}", dir.string()));
 }
 
 std::vector<DatasetFile> verify_dataset(const fs::path& dir) {

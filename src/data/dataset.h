@@ -267,19 +267,20 @@ class SampleStream {
 SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps = 0, Index samples = 0);
 
 // Throws CollectiveError unless all ranks have the same data set: dataset.ini, file sizes and
-// sampled blocks of the files. Collective.
-void check_same_data(Comm& world, const Dataset& dataset);
+// sampled blocks of the files. shared: Dataset::shared_text() of this rank, or of rank 0 if this
+// rank does not read the files. Collective.
+void check_same_data(Comm& world, const std::filesystem::path& dir, const std::string& shared);
 
 // Throws InputError unless data.path names a folder with a dataset.ini.
 void check_data_path(const Config& config);
 
 // Opens the data set at data.path. Throws InputError if the key is not set or names no data set.
 Dataset open_training_data(const Config& config);
-// Does the same on all ranks (open_for_all_ranks). Throws CollectiveError. Collective.
+// Does the same on all ranks (open_for_all_ranks). Collective.
 Dataset open_training_data(Comm& world, const Config& config);
 // Opens a data set on all ranks. The ranks that reads_itself() names call `open`, which opens the
 // one in `dir` and checks all files (dist/file_readers.h). The others open it by shared_text() of
-// rank 0. Throws CollectiveError. Collective.
+// rank 0. Throws CollectiveError, also if the data differ (check_same_data). Collective.
 Dataset open_for_all_ranks(Comm& world, const std::filesystem::path& dir, const std::function<Dataset()>& open);
 
 // Returns the bytes of text of each id of the tokenizer, negative if unknown. nullptr if an

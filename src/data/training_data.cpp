@@ -37,6 +37,8 @@ Dataset open_for_all_ranks(Comm& world, const std::filesystem::path& dir, const 
     dataset = open();
     return dataset->shared_text();
   });
+  // The sizes of files that differ would be an error, too, but one that names no rank.
+  check_same_data(world, dir, shared);
   agree_on_errors(world, [&] {
     if (!dataset) dataset = Dataset(dir, shared);
   });

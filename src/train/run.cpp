@@ -45,7 +45,6 @@ int run_training(Comm& world, const Config& requested, const RunOptions& options
     device = open_device("run.backend", config.run.backend, local);
     check_config_for_device("run.backend", config, *device);
   });
-  check_same_data(world, dataset);
   // A dry run may be for more ranks than exist.
   const NodeCheck nodes = layout.ranks == world.size() ? check_nodes(world, layout.ranks_per_node) : NodeCheck{};
   if (nodes.order_helps) throw CollectiveError(2, nodes.problem);

@@ -72,7 +72,7 @@ others_open_only() {  # PATTERN
 }
 
 make_text text 60
-expect_ok "$switchyard" prepare --domain english=text --tokenizer train-spm:280 --valid-fraction 0.3 --output data
+expect_ok "$switchyard" prepare --domain english=text --tokenizer train-spm:290 --valid-fraction 0.3 --output data
 small_config <<'INI'
 [train]
 steps = 2

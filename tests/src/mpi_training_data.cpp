@@ -46,7 +46,6 @@ TEST(MpiTrainingData, IsThatOfRankZero) {
   const Dataset dataset = open_training_data(world(), config), own(folder.path);
   EXPECT_EQ(dataset.digest(), own.digest());
   EXPECT_EQ(to_ini(dataset.description()), to_ini(own.description()));
-  check_same_data(world(), dataset);
   const SampleStream samples = training_samples(dataset, config), own_samples = training_samples(own, config);
   for (Index i = 0; i < 300; i += 37) {
     std::vector<std::int32_t> ids(8), targets(8), own_ids(8), own_targets(8);
@@ -81,15 +80,13 @@ TEST(MpiTrainingData, HasTheTokenizersNumbersOfRankZero) {
 TEST(MpiTrainingData, OfAnotherFolderIsComparedWithThatOfRankZero) {
   const TempFolder folder;
   make_dataset(folder);
-  Config config = config_of_data(folder.path());
+  const Config config = config_of_data(folder.path());
   const Dataset same = open_training_data(world(), config);
   EXPECT_EQ(same.dir(), folder.path());
-  check_same_data(world(), same);
   if (world().size() == 1) return;
   if (world().rank() == world().size() - 1)
     folder.write("dataset.ini", "[dataset]\ntokenizer = none\nvocab = 38\ndomains = domain0, domain1\n");
-  const Dataset other = open_training_data(world(), config);
-  const std::string error = error_on_all_ranks([&] { check_same_data(world(), other); });
+  const std::string error = error_on_all_ranks([&] { open_training_data(world(), config); });
   EXPECT_TRUE(has(error, fmt::format("rank {} on ", world().size() - 1))) << error;
   EXPECT_TRUE(has(error, "has the data's vocabulary = 38, rank 0 has 37")) << error;
 }
