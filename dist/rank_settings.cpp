@@ -4,6 +4,7 @@
 #include <map>
 #include <sstream>
 
+#include "dist/file_readers.h"
 #include "dist/runtime.h"
 #include "kernels/philox.h"
 
@@ -58,11 +59,9 @@ std::vector<std::string> difference_lines(const std::vector<RankSetting>& first,
 
 void check_rank_settings(Comm& world, const std::vector<RankSetting>& settings, std::string_view advice) {
   const std::string text = to_text(settings);
-  const auto digest = static_cast<Index>(hash_name(text));
-  Index ends[2] = {digest, ~digest};  // ~max(~digest) is the smallest digest
-  world.all_reduce(view_of(ends, {2}), Reduce::max);
-  if (ends[0] == ~ends[1]) return;
+  if (equal_on_all_ranks(world, text)) return;
 
+  const auto digest = static_cast<Index>(hash_name(text));
   const int size = world.size();
   std::vector<Index> digests(size);
   world.all_gather(view_of(&digest, {1}), view_of(digests.data(), {size}));

@@ -203,19 +203,22 @@ int evaluate_command(CommandLine& line) {
   const fs::path& step_dir = trained.step_dir();
   const TrainState& state = trained.state;
   Config& config = trained.config;
-  std::unique_ptr<Dataset> dataset;
+  fs::path data;
   const Index window = config.model.seq_len;
   agree_on_errors(world, [&] {
     check_scoring(config, arguments);
     check_stride(arguments, evaluation, window);
-    dataset = open_validation(trained, dataset_of(trained, arguments), arguments, world.rank() == 0,
-                              !arguments.count("data"));
-    // Tables cover only the positions that are computed, whatever the configuration says.
-    Index longest = 0;
-    for (const Domain& domain : dataset->domains()) longest = std::max(longest, domain.valid_tokens);
-    if (config.stacks.empty()) config.model.seq_len = std::min(config.model.seq_len, longest);
+    data = dataset_of(trained, arguments);
   });
-  check_same_data(world, *dataset);
+  const Dataset dataset = open_for_all_ranks(world, data, [&] {
+    Dataset opened = open_validation(trained, data, arguments, world.rank() == 0, !arguments.count("data"));
+    find_tokenizer_numbers(config, opened, evaluation);
+    return opened;
+  });
+  // Tables cover only the positions that are computed, whatever the configuration says.
+  Index longest = 0;
+  for (const Domain& domain : dataset.domains()) longest = std::max(longest, domain.valid_tokens);
+  if (config.stacks.empty()) config.model.seq_len = std::min(config.model.seq_len, longest);
   evaluation.dropless = !arguments.count("capacity");
   evaluation.hide_each = arguments.count("pseudo-perplexity") > 0;
   const Scoring scoring = evaluation.hide_each                          ? Scoring::each_token
@@ -223,14 +226,14 @@ int evaluate_command(CommandLine& line) {
                                                                         : Scoring::next_tokens;
   const EvaluationInfo evaluation_info{
       state.step,
-      fs::absolute(dataset->dir()).lexically_normal().string(),
-      dataset->digest(),
-      !arguments.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset->digest(),
+      fs::absolute(dataset.dir()).lexically_normal().string(),
+      dataset.digest(),
+      !arguments.count("data") || state.dataset_digest.empty() || state.dataset_digest == dataset.digest(),
       evaluation.dropless ? 0 : config.moe.capacity_factor,
       window,
       arguments.count("stride") ? evaluation.stride : window,
       scoring,
-      with_inputs(line.provenance, state.config, dataset->digest())};
+      with_inputs(line.provenance, state.config, dataset.digest())};
 
   const std::string advice = "lower --batch, or use more ranks";
   const auto engine =
@@ -239,7 +242,7 @@ int evaluate_command(CommandLine& line) {
   std::vector<DomainScore> scores;
   abort_job_on_error(world, [&] {
     with_advice(advice, [&] {
-      scores = evaluate(*engine, *dataset, evaluation, [&](Index done, Index total) {
+      scores = evaluate(*engine, dataset, evaluation, [&](Index done, Index total) {
         if (show) fmt::print(stderr, "\revaluating {}/{} windows{}", done, total, done == total ? "\n" : "");
       });
     });

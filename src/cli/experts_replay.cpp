@@ -50,7 +50,7 @@ std::string token_text(const std::string& text) {
 struct Replay {
   Comm& world;
   Trained trained;
-  std::unique_ptr<Dataset> dataset;
+  Dataset dataset;
   std::string backend;
   ReplayOptions options;
   std::vector<std::string> domains;
@@ -62,7 +62,7 @@ struct Replay {
   std::unique_ptr<Engine> load(const Trained& source, const std::function<void(Trained&)>& change = {}) const {
     Trained copy = source;
     Index longest = 1;
-    for (const Domain& d : dataset->domains()) longest = std::max(longest, d.valid_tokens);
+    for (const Domain& d : dataset.domains()) longest = std::max(longest, d.valid_tokens);
     copy.config.model.seq_len = std::min(copy.config.model.seq_len, longest);
     if (change) change(copy);
     return load_model(world, copy, Layout{1}, backend);
@@ -102,7 +102,7 @@ void add_capacity_losses(Section& section, const Replay& r, const std::vector<do
     std::vector<double> nats(D + 1), targets(D + 1), dropped(L);
     double tokens = 0;
     for_replay_batches(
-        *r.dataset, engine->config(), r.options,
+        r.dataset, engine->config(), r.options,
         [&](const ReplayBatch& batch) {
           const ReplayResult found = replay(*engine, batch, factor == 0, false);
           for (const std::size_t d : {static_cast<std::size_t>(batch.domain), D}) {
@@ -144,7 +144,7 @@ Section routing_section(const Replay& r, const po::variables_map& arguments) {
           "cannot be compared",
           against.step_dir().string());
     const std::string warning =
-        check_tokenizer(*r.dataset, against.step_dir(), against.state, forces_data(arguments), force_data_advice);
+        check_tokenizer(r.dataset, against.step_dir(), against.state, forces_data(arguments), force_data_advice);
     if (!warning.empty()) warn(warning);
     other = r.load(against);
     if (other->config().model.seq_len != shape.seq_len)
@@ -152,14 +152,14 @@ Section routing_section(const Replay& r, const po::variables_map& arguments) {
   }
   RoutingMeasures measures(shape);
   for_replay_batches(
-      *r.dataset, engine->config(), r.options,
+      r.dataset, engine->config(), r.options,
       [&](const ReplayBatch& batch) {
         const ReplayResult found = replay(*engine, batch, true, true);
         measures.add(batch, found);
         if (other) measures.add_other(found, replay(*other, batch, true, false));
       },
       r.progress("replaying window"));
-  const auto tokenizer = r.dataset->tokenizer() == "none" ? nullptr : open_tokenizer(r.dataset->dir());
+  const auto tokenizer = r.dataset.tokenizer() == "none" ? nullptr : open_tokenizer(r.dataset.dir());
   Section section = measures.section([&](std::int32_t id) {
     const std::string text = tokenizer && id < tokenizer->vocab() ? token_text(tokenizer->decode({id})) : "";
     return text.empty() ? fmt::format("<{}>", id) : text;
@@ -185,7 +185,7 @@ Section ablation_section(const Replay& r, bool reroute) {
   });
   ReplayOptions options = r.options;
   options.windows_per_pass = 1;  // differences are paired by window
-  const Ablation found = ablate(*engine, *r.dataset, r.layers, reroute ? AblationMode::reroute : AblationMode::mask,
+  const Ablation found = ablate(*engine, r.dataset, r.layers, reroute ? AblationMode::reroute : AblationMode::mask,
                                 options, r.progress("without expert"));
 
   const std::string name = reroute ? "reroute" : "ablation";
@@ -298,7 +298,7 @@ std::vector<Section> replay_sections(Comm& world, const po::variables_map& argum
              layers,
              layer_ids,
              arguments["quiet"].as<bool>()};
-    for (const Domain& d : r.dataset->domains()) r.domains.push_back(d.name);
+    for (const Domain& d : r.dataset.domains()) r.domains.push_back(d.name);
     r.options.max_windows = arguments["max-windows"].as<Index>();
     r.options.windows_per_pass = trained.config.moe.capacity_scope == CapacityScope::rank
                                      ? trained.config.train.micro_batch

@@ -16,14 +16,19 @@ void add_plan_options(po::options_description& options, const std::string& befor
                                                                               load.c_str());
 }
 
-void read_plan_options(const po::variables_map& arguments, PlanOptions& options, std::vector<ConfigCheck>& checks,
-                       ErrorList& errors) {
+MachineFile read_plan_options(const po::variables_map& arguments, PlanOptions& options,
+                              std::vector<ConfigCheck>& checks, ErrorList& errors) {
+  MachineFile machine;
   const std::string config = has_value(arguments, "config") ? arguments["config"].as<std::string>() : "";
   if (has_value(arguments, "machine"))
-    errors.run([&] { options.machine = read_machine(arguments["machine"].as<std::string>(), config); });
-  if (!has_value(arguments, "load")) return;
+    errors.run([&] {
+      machine = read_machine_file(arguments["machine"].as<std::string>(), config);
+      options.machine = parse_machine(machine.text, machine.path);
+    });
+  if (!has_value(arguments, "load")) return machine;
   const std::string run = arguments["load"].as<std::string>();
   checks.push_back({[&options, run](const Config& c) { options.load = recorded_load(run, c); }, true});
+  return machine;
 }
 
 int plan_command(CommandLine& line) {

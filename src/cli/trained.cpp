@@ -68,21 +68,21 @@ void add_force_data(po::options_description& options) {
                         "take data of another tokenizer than the checkpoint was trained with, with a warning");
 }
 
-std::unique_ptr<Dataset> open_validation(const Trained& trained, const fs::path& dir,
-                                         const po::variables_map& arguments, bool lead, bool trained_on) {
+Dataset open_validation(const Trained& trained, const fs::path& dir, const po::variables_map& arguments, bool lead,
+                        bool trained_on) {
   const TrainState& state = trained.state;
-  auto dataset = std::make_unique<Dataset>(dir);
-  if (model_vocab(trained.config, dataset->vocab()) != state.vocab)
+  Dataset dataset(dir);
+  if (model_vocab(trained.config, dataset.vocab()) != state.vocab)
     bad_input(
         "{} has a vocabulary of {}, the checkpoint one of {}: give the data set that it was trained on, or one "
         "prepared with the same tokenizer",
-        dir.string(), dataset->vocab(), state.vocab);
+        dir.string(), dataset.vocab(), state.vocab);
   const std::string warning =
-      check_tokenizer(*dataset, trained.step_dir(), state, forces_data(arguments), force_data_advice);
+      check_tokenizer(dataset, trained.step_dir(), state, forces_data(arguments), force_data_advice);
   if (lead && !warning.empty()) warn(warning);
-  if (lead && trained_on && !state.dataset_digest.empty() && state.dataset_digest != dataset->digest())
+  if (lead && trained_on && !state.dataset_digest.empty() && state.dataset_digest != dataset.digest())
     warn(fmt::format("{} is not as it was when the checkpoint was trained on it: its digest differs", dir.string()));
-  if (dataset->valid_tokens() == 0)
+  if (dataset.valid_tokens() == 0)
     bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir.string());
   return dataset;
 }

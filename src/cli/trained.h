@@ -47,8 +47,8 @@ constexpr const char* force_data_advice = "give --force-data";
 // validation text. With --force-data another tokenizer is a warning. Only the first rank (`lead`)
 // warns.
 // trained_on: it is the data set of the checkpoint's training, so a change of it is a warning.
-std::unique_ptr<Dataset> open_validation(const Trained& trained, const std::filesystem::path& dir,
-                                         const po::variables_map& arguments, bool lead, bool trained_on);
+Dataset open_validation(const Trained& trained, const std::filesystem::path& dir, const po::variables_map& arguments,
+                        bool lead, bool trained_on);
 
 // Opens the tokenizer of --data, if it is present. Otherwise that of the run folder, otherwise that
 // of the data set of the training.

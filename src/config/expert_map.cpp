@@ -1,7 +1,11 @@
 // Reading of moe.expert_map: the logical expert of each physical one.
+#include "dist/errors.h"
+#include "dist/file_readers.h"
+#include "dist/rank_settings.h"
 #include "src/config/layout.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -30,18 +34,26 @@ std::vector<Index> layer_map(const Json& layers, Index layer, Index experts, con
   bad_input("moe.expert_map = {}: it has no layer {}: make it from a run of this model", file, layer);
 }
 
-}  // namespace
+// Formats the logical experts of each MoE layer in physical order, as "0 2 1 3; 1 0 2 3".
+std::string order_text(const std::vector<std::vector<Index>>& layers) {
+  std::vector<std::string> texts;
+  for (const std::vector<Index>& order : layers) texts.push_back(fmt::format("{}", fmt::join(order, " ")));
+  return join(texts);
+}
 
-std::vector<std::vector<Index>> read_expert_map(const Config& config) {
-  const std::string& file = config.moe.expert_map;
-  std::vector<std::vector<Index>> maps;
-  if (file.empty()) return maps;
-  std::string text;
+// Returns the text of moe.expert_map, which must be set. Throws InputError.
+std::string expert_map_text(const Config& config) {
   try {
-    text = read_file(file);
+    return read_file(config.moe.expert_map);
   } catch (const InputError& e) {
     bad_input("moe.expert_map: {}; `switchyard experts --placement-file` writes such a file", e.what());
   }
+}
+
+// Reads the text of moe.expert_map. Throws InputError.
+std::vector<std::vector<Index>> parse_expert_map(const std::string& text, const Config& config) {
+  const std::string& file = config.moe.expert_map;
+  std::vector<std::vector<Index>> maps;
   try {
     const Json json = Json::parse(text);
     for (Index layer = 0; layer < config.num_blocks(); ++layer)
@@ -50,6 +62,24 @@ std::vector<std::vector<Index>> read_expert_map(const Config& config) {
     bad_input("moe.expert_map = {} is no expert map ({}): give a file of `switchyard experts --placement-file`", file,
               e.what());
   }
+  return maps;
+}
+
+}  // namespace
+
+std::vector<std::vector<Index>> read_expert_map(const Config& config) {
+  if (config.moe.expert_map.empty()) return {};
+  return parse_expert_map(expert_map_text(config), config);
+}
+
+std::vector<std::vector<Index>> read_expert_map(Comm& world, const Config& config) {
+  const std::string& file = config.moe.expert_map;
+  if (file.empty()) return {};
+  std::vector<std::vector<Index>> maps;
+  const std::string text = read_for_all_ranks(world, file, [&] { return expert_map_text(config); });
+  agree_on_errors(world, [&] { maps = parse_expert_map(text, config); });
+  check_rank_settings(world, {{"the order of moe.expert_map", order_text(maps)}},
+                      "let all ranks read the same file moe.expert_map");
   return maps;
 }
 

@@ -11,6 +11,7 @@
 
 namespace sy {
 
+class Comm;    // dist/comm.h
 class Device;  // kernels/device.h
 
 // A size of [parallel]: its key, its name in the short text of a layout, and its members.
@@ -33,6 +34,10 @@ std::vector<Layout> layouts_of(const Config& config, int ranks, int ranks_per_no
 // Reads the file moe.expert_map: [MoE layers][E], the logical expert of each physical expert. Empty
 // if no file is set. Throws InputError.
 std::vector<std::vector<Index>> read_expert_map(const Config& config);
+// Does the same on all ranks. The ranks that reads_itself() names read the file, and the others get
+// the text of rank 0 (dist/file_readers.h). Throws CollectiveError, also if the maps differ. All
+// ranks must have the same key moe.expert_map. Collective.
+std::vector<std::vector<Index>> read_expert_map(Comm& world, const Config& config);
 // The first requirement of the layout that the model does not meet. Empty if the layout fits.
 std::string layout_problem(const Config& config, const Layout& layout);
 // Throws InputError if layout_problem() is not empty. The error lists layouts that fit.

@@ -8,6 +8,7 @@
 #include "src/system/digest.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
+#include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 
@@ -59,9 +60,9 @@ std::string ids_sha256(const DatasetDescription& d, const std::vector<std::strin
 // entries are unknown keys.
 class Entries {
  public:
-  explicit Entries(const fs::path& file) : file_(file.string()) {
+  Entries(const fs::path& file, const std::string& text) : file_(file.string()) {
     // Files written by hand may have a comment directly after a value.
-    const IniText ini = read_ini(read_file(file), Comments::anywhere);
+    const IniText ini = read_ini(text, Comments::anywhere);
     for (const IniProblem& problem : ini.problems) bad_input("{}:{}: {}", file_, problem.line, problem.what);
     for (const IniEntry& entry : ini.entries)
       if (!values_.emplace(entry.key, entry.value).second)
@@ -143,6 +144,20 @@ IndexedTokens open_pair(const fs::path& prefix, bool needed, bool loss_mask, Ind
   return pair;
 }
 
+// Opens a pair that another rank has checked, and compares its counts with those of that rank.
+// Returns no documents if there is no such pair.
+IndexedTokens open_checked_pair(const fs::path& prefix, bool loss_mask, Index documents, Index tokens,
+                                const PairDigests& digests) {
+  if (!described(digests)) return {};
+  IndexedTokens pair(prefix, loss_mask, IndexCheck::header);
+  if (pair.documents() != documents || pair.tokens() != tokens)
+    bad_input(
+        "{}.{{bin,idx}} have {} documents and {} tokens, and rank 0 has {} and {}: let all ranks read the same files, "
+        "and leave data in use alone",
+        prefix.string(), pair.documents(), pair.tokens(), documents, tokens);
+  return pair;
+}
+
 }  // namespace
 
 void check_domain_name(const std::string& name) {
@@ -153,12 +168,11 @@ void check_domain_name(const std::string& name) {
     bad_input("'{}' cannot name a domain: use letters, digits, _ and - (but not 'dataset')", name);
 }
 
-DatasetDescription read_dataset_ini(const fs::path& dir) {
-  const fs::path file = dir / ini_name;
-  if (std::error_code ignored; !fs::exists(file, ignored))
-    bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
-              ini_name, dir.string());
-  Entries entries(file);
+namespace {
+
+// Parses the text of DIR/dataset.ini. Throws InputError.
+DatasetDescription parse_dataset_ini(const std::string& text, const fs::path& dir) {
+  Entries entries(dir / ini_name, text);
   if (const Index version = entries.take_number<Index>("dataset.format_version", 1);
       version < 1 || version > dataset_format)
     bad_input("{} has format version {}, this program reads versions up to {}: use the program that wrote it",
@@ -234,6 +248,43 @@ DatasetDescription read_dataset_ini(const fs::path& dir) {
   return d;
 }
 
+// SHA-256 (hex) of everything that determines the samples.
+std::string content_digest(const DatasetDescription& d) {
+  std::string content = fmt::format("{} {} {}\n", d.tokenizer, d.vocab, d.model_sha256);
+  for (const Domain& domain : d.domains) {
+    content += fmt::format("{} {}{}{}", domain.name, domain.weight, domain.loss_mask ? " loss_mask" : "",
+                           domain.pairs ? " pairs" : "");
+    for (const PairDigests* pair : {&domain.train_digests, &domain.valid_digests})
+      content += " " + (pair->bin.empty() || pair->idx.empty() ? pair->sample : pair->bin + pair->idx);
+    content += '\n';
+  }
+  return to_hex(sha256(content));
+}
+
+// The content of Dataset::shared_text(): the numbers of the tokenizer as JSON in its first line, and
+// a dataset.ini after it.
+struct SharedText {
+  std::map<std::string, std::vector<Index>> tokenizer_numbers;
+  DatasetDescription description;
+  SharedText(const std::string& text, const fs::path& dir) {
+    const std::size_t end = text.find('\n');
+    const Json numbers = Json::parse(text.substr(0, end));
+    for (const Json::Member& member : numbers.members())
+      tokenizer_numbers[member.name] = member.value.get<std::vector<std::int64_t>>();
+    description = parse_dataset_ini(text.substr(end + 1), dir);
+  }
+};
+
+}  // namespace
+
+DatasetDescription read_dataset_ini(const fs::path& dir) {
+  const fs::path file = dir / ini_name;
+  if (std::error_code ignored; !fs::exists(file, ignored))
+    bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
+              ini_name, dir.string());
+  return parse_dataset_ini(read_file(file), dir);
+}
+
 std::string to_ini(const DatasetDescription& d) {
   std::vector<std::string> names;
   for (const Domain& domain : d.domains) names.push_back(domain.name);
@@ -296,7 +347,6 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir), description_(read_dataset_ini
   check_model(d);
   d.tokenizer_sha256 = tokenizer_sha256(d);
   if (d.vocab == 0) d.vocab = open_tokenizer(dir)->vocab();
-  std::string content = fmt::format("{} {} {}\n", d.tokenizer, d.vocab, d.model_sha256);
   for (Domain& domain : d.domains) {
     const fs::path train = dir / (domain.name + ".train"), valid = dir / (domain.name + ".valid");
     train_.push_back(
@@ -307,25 +357,46 @@ Dataset::Dataset(const fs::path& dir) : dir_(dir), description_(read_dataset_ini
     const bool bytes = d.tokenizer == "bytes" && !domain.loss_mask;
     if (domain.train_bytes < 0) domain.train_bytes = bytes ? domain.train_tokens - domain.train_documents : 0;
     if (domain.valid_bytes < 0) domain.valid_bytes = bytes ? domain.valid_tokens - domain.valid_documents : 0;
-    content += fmt::format("{} {}{}{}", domain.name, domain.weight, domain.loss_mask ? " loss_mask" : "",
-                           domain.pairs ? " pairs" : "");
     for (const Index documents : {domain.train_documents, domain.valid_documents})
       if (domain.pairs && documents % 2 != 0)
         bad_input("{}: domain {} has {} documents, and pairs have a source and a target: prepare it again",
                   (dir / ini_name).string(), domain.name, documents);
-    for (const PairDigests* pair : {&domain.train_digests, &domain.valid_digests})
-      content += " " + (pair->bin.empty() || pair->idx.empty() ? pair->sample : pair->bin + pair->idx);
-    content += '\n';
   }
-  digest_ = to_hex(sha256(content));
+  digest_ = content_digest(d);
 }
 
-void check_same_data(Comm& world, const Dataset& dataset) {
-  std::vector<RankSetting> settings = {{"the digest of the data", dataset.digest().substr(0, 16)},
-                                       {"the data's tokenizer", dataset.tokenizer()},
-                                       {"the data's vocabulary", std::to_string(dataset.vocab())}};
+std::string Dataset::shared_text() const {
+  Json numbers = Json::object();
+  for (const auto& [name, values] : *tokenizer_numbers_) numbers[name] = values;
+  return numbers.dump() + '\n' + to_ini(description_);
+}
+
+Dataset::Dataset(const fs::path& dir, const std::string& shared) : dir_(dir) {
+  SharedText text(shared, dir);
+  *tokenizer_numbers_ = std::move(text.tokenizer_numbers);
+  description_ = std::move(text.description);
+  for (const Domain& domain : description_.domains) {
+    train_.push_back(open_checked_pair(dir / (domain.name + ".train"), domain.loss_mask, domain.train_documents,
+                                       domain.train_tokens, domain.train_digests));
+    valid_.push_back(open_checked_pair(dir / (domain.name + ".valid"), domain.loss_mask, domain.valid_documents,
+                                       domain.valid_tokens, domain.valid_digests));
+  }
+  digest_ = content_digest(description_);
+}
+
+const std::vector<Index>& Dataset::tokenizer_numbers(const std::string& name, TokenizerNumbers* compute) const {
+  const auto known = tokenizer_numbers_->find(name);
+  if (known != tokenizer_numbers_->end()) return known->second;
+  return (*tokenizer_numbers_)[name] = compute(*open_tokenizer(dir_));
+}
+
+void check_same_data(Comm& world, const fs::path& dir, const std::string& shared) {
+  const DatasetDescription d = SharedText(shared, dir).description;
+  std::vector<RankSetting> settings = {{"the digest of the data", content_digest(d).substr(0, 16)},
+                                       {"the data's tokenizer", d.tokenizer},
+                                       {"the data's vocabulary", std::to_string(d.vocab)}};
   std::vector<std::string> names;
-  for (const Domain& domain : dataset.domains()) {
+  for (const Domain& domain : d.domains) {
     names.push_back(domain.name);
     settings.push_back({fmt::format("weight of domain {}", domain.name), fmt::format("{}", domain.weight)});
     for (const CountKey& key : count_keys)
@@ -336,7 +407,7 @@ void check_same_data(Comm& world, const Dataset& dataset) {
                             (domain.*split.digests.*key.field).substr(0, 16)});
   }
   settings.push_back({"the data's domains", join(names, ", ")});
-  check_rank_settings(world, settings, fmt::format("give all ranks the data of {}", dataset.dir().string()));
+  check_rank_settings(world, settings, fmt::format("give all ranks the data of {}", dir.string()));
 }
 
 std::vector<DatasetFile> verify_dataset(const fs::path& dir) {
@@ -388,21 +459,6 @@ bool Dataset::has_loss_mask() const {
 
 IndexedTokens Dataset::open(int domain, SplitName split) const {
   return (split == SplitName::train ? train_ : valid_).at(static_cast<std::size_t>(domain));
-}
-
-void check_data_path(const Config& config) {
-  const std::string& path = config.data.path;
-  if (path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
-  if (std::error_code ec; !std::filesystem::exists(std::filesystem::path(path) / "dataset.ini", ec))
-    bad_input(
-        "data.path = {} is no data set (it has no dataset.ini): set it to a folder that `switchyard prepare` wrote "
-        "(a relative path begins in the working directory)",
-        path);
-}
-
-Dataset open_training_data(const Config& config) {
-  check_data_path(config);
-  return Dataset(config.data.path);
 }
 
 }  // namespace sy

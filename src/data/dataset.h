@@ -31,6 +31,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +50,7 @@ namespace sy {
 
 class TokenMasking;   // src/data/masking.h
 class SequencePairs;  // src/data/sequence_pairs.h
+class Tokenizer;      // src/data/tokenizer.h
 class VisiblePrefix;  // src/data/visible_prefix.h
 
 enum class SplitName { train, valid };
@@ -98,6 +102,11 @@ class Dataset {
   // Opens and checks all files, and their content by sampled blocks. Throws InputError that names
   // the wrong file or key.
   explicit Dataset(const std::filesystem::path& dir);
+  // Opens a data set that another rank has opened and checked. shared: its shared_text(). Reads no
+  // file but the headers of the pairs. Throws InputError if a pair is absent or has other counts.
+  Dataset(const std::filesystem::path& dir, const std::string& shared);
+  // Returns the description and the known numbers of the tokenizer, for the other constructor.
+  std::string shared_text() const;
   const std::filesystem::path& dir() const { return dir_; }
   // With the vocabulary, the tokenizer's digest (sy::tokenizer_sha256) and the counts, which
   // dataset.ini may lack.
@@ -116,12 +125,20 @@ class Dataset {
   const std::string& digest() const { return digest_; }
   // Returns the tokens of a split of domains()[domain]; no documents if there is no such pair.
   IndexedTokens open(int domain, SplitName split) const;
+  // Returns numbers that follow from the tokenizer, which is opened once for each `name`. A copy of
+  // the data set knows them, too. The tokenizer must not be "none". Throws InputError. Not for
+  // concurrent calls.
+  using TokenizerNumbers = std::vector<Index>(const Tokenizer&);
+  const std::vector<Index>& tokenizer_numbers(const std::string& name, TokenizerNumbers* compute) const;
 
  private:
   std::filesystem::path dir_;
   DatasetDescription description_;
   std::string digest_;
   std::vector<IndexedTokens> train_, valid_;  // by domain
+  // Results of tokenizer_numbers() by name, which copies share.
+  std::shared_ptr<std::map<std::string, std::vector<Index>>> tokenizer_numbers_ =
+      std::make_shared<std::map<std::string, std::vector<Index>>>();
 };
 
 // Reads and checks DIR/dataset.ini. Throws InputError.
@@ -250,14 +267,26 @@ class SampleStream {
 SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps = 0, Index samples = 0);
 
 // Throws CollectiveError unless all ranks have the same data set: dataset.ini, file sizes and
-// sampled blocks of the files. Collective.
-void check_same_data(Comm& world, const Dataset& dataset);
+// sampled blocks of the files. shared: Dataset::shared_text() of this rank, or of rank 0 if this
+// rank does not read the files. Collective.
+void check_same_data(Comm& world, const std::filesystem::path& dir, const std::string& shared);
 
 // Throws InputError unless data.path names a folder with a dataset.ini.
 void check_data_path(const Config& config);
 
 // Opens the data set at data.path. Throws InputError if the key is not set or names no data set.
 Dataset open_training_data(const Config& config);
+// Does the same on all ranks (open_for_all_ranks). Collective.
+Dataset open_training_data(Comm& world, const Config& config);
+// Opens a data set on all ranks. The ranks that reads_itself() names call `open`, which opens the
+// one in `dir` and checks all files (dist/file_readers.h). The others open it by shared_text() of
+// rank 0. Throws CollectiveError, also if the data differ (check_same_data). Collective.
+Dataset open_for_all_ranks(Comm& world, const std::filesystem::path& dir, const std::function<Dataset()>& open);
+
+// Returns the bytes of text of each id of the tokenizer, negative if unknown. nullptr if an
+// evaluation needs none, or if they are not known. An evaluation that leaves out targets needs
+// them, since dataset.ini has the bytes of all tokens. max_windows: of each domain. 0 means all.
+const std::vector<Index>* target_text_bytes(const Config& config, const Dataset& dataset, Index max_windows);
 
 // The validation tokens of a domain in order. Each token after the first is the target of exactly
 // one position, so a loss summed over all targets covers targets() = tokens - 1 tokens. With

@@ -15,15 +15,19 @@ bool is_letter(char c) {
 
 // Decoders may treat the first token differently. The text of an id is thus that of its second
 // occurrence.
-std::vector<std::uint8_t> letter_edges_of(const Tokenizer& tokenizer) {
-  std::vector<std::uint8_t> edges(static_cast<std::size_t>(tokenizer.vocab()));
+std::vector<Index> letter_edges_of(const Tokenizer& tokenizer) {
+  std::vector<Index> edges(static_cast<std::size_t>(tokenizer.vocab()));
   for (std::int32_t id = 0; id < tokenizer.vocab(); ++id) {
     const std::string text = tokenizer.decode({id, id}).substr(tokenizer.decode({id}).size());
     if (text.empty()) continue;
-    edges[static_cast<std::size_t>(id)] = static_cast<std::uint8_t>((is_letter(text.front()) ? begins_with_letter : 0) |
-                                                                    (is_letter(text.back()) ? ends_with_letter : 0));
+    edges[static_cast<std::size_t>(id)] =
+        (is_letter(text.front()) ? begins_with_letter : 0) | (is_letter(text.back()) ? ends_with_letter : 0);
   }
   return edges;
+}
+
+std::vector<Index> mask_token_of(const Tokenizer& tokenizer) {
+  return {tokenizer.mask_token()};
 }
 
 }  // namespace
@@ -77,7 +81,10 @@ void TokenMasking::apply(const Sample& sample, Index first_token) const {
 std::optional<TokenMasking> training_masking(const Config& config, const Dataset& dataset) {
   if (config.train.objective != Objective::masked) return {};
   std::vector<std::uint8_t> letter_edges;
-  if (config.train.mask_whole_words) letter_edges = letter_edges_of(*open_tokenizer(dataset.dir()));
+  if (config.train.mask_whole_words) {
+    const std::vector<Index>& edges = dataset.tokenizer_numbers("letter_edges", letter_edges_of);
+    letter_edges.assign(edges.begin(), edges.end());
+  }
   const Index mask_token = with_mask_token(config, dataset).model.mask_token;
   return TokenMasking(config.train, static_cast<std::int32_t>(mask_token), dataset.vocab(), std::move(letter_edges));
 }
@@ -85,7 +92,7 @@ std::optional<TokenMasking> training_masking(const Config& config, const Dataset
 Config with_mask_token(Config config, const Dataset& dataset) {
   if (config.train.objective != Objective::masked || config.model.mask_token >= 0) return config;
   const bool has_tokenizer = dataset.tokenizer() != "none";
-  if (has_tokenizer) config.model.mask_token = open_tokenizer(dataset.dir())->mask_token();
+  if (has_tokenizer) config.model.mask_token = dataset.tokenizer_numbers("mask_token", mask_token_of).front();
   if (config.model.mask_token < 0) config.model.mask_token = dataset.vocab();
   return config;
 }

@@ -143,13 +143,19 @@ class Table {
 }  // namespace
 
 struct IndexedTokens::Pair {
-  Pair(const std::filesystem::path& prefix, bool with_loss_mask)
+  Pair(const std::filesystem::path& prefix, bool with_loss_mask, IndexCheck check)
       : idx_path(with_suffix(prefix, ".idx")),
         bin_path(with_suffix(prefix, ".bin")),
         idx(idx_path),
         bin(bin_path),
         loss_mask(with_loss_mask) {
     read_header();
+    if (bin.size() % type->bytes != 0)
+      bad_input("{} has {} bytes, and a token has {}: it is truncated or damaged; copy or prepare it again",
+                bin_path.string(), bin.size(), type->bytes);
+    tokens = bin.size() / type->bytes;
+    if (loss_mask) check_has_modes();
+    if (check == IndexCheck::header) return;
     check_tables();
     if (loss_mask) check_modes();
   }
@@ -214,7 +220,6 @@ struct IndexedTokens::Pair {
           "{} has {} bytes, but {} describes {}: one of them is truncated or of another data set; "
           "copy or prepare both again",
           bin_path.string(), bin.size(), name, offset);
-    tokens = offset / type->bytes;
     Index low = 0;
     for (Index d = 0; d <= documents; ++d) {
       const Index high = d == 0 ? 0 : sequences;
@@ -225,10 +230,14 @@ struct IndexedTokens::Pair {
     }
   }
 
+  void check_has_modes() const {
+    if (idx.size() != modes() + sequences)
+      bad_input("{} has no modes, so no loss mask: remove loss_mask from dataset.ini, or prepare the data again",
+                idx_path.string());
+  }
+
   void check_modes() const {
     const std::string name = idx_path.string();
-    if (idx.size() != modes() + sequences)
-      bad_input("{} has no modes, so no loss mask: remove loss_mask from dataset.ini, or prepare the data again", name);
     Table<std::uint8_t> mode(idx, modes(), sequences);
     for (Index s = 0; s < sequences; ++s)
       if (mode[s] > 1)
@@ -236,8 +245,8 @@ struct IndexedTokens::Pair {
   }
 };
 
-IndexedTokens::IndexedTokens(const std::filesystem::path& prefix, bool loss_mask)
-    : pair_(std::make_shared<Pair>(prefix, loss_mask)) {}
+IndexedTokens::IndexedTokens(const std::filesystem::path& prefix, bool loss_mask, IndexCheck check)
+    : pair_(std::make_shared<Pair>(prefix, loss_mask, check)) {}
 
 Index IndexedTokens::documents() const {
   return pair_ ? pair_->documents : 0;

@@ -26,9 +26,13 @@
 
 namespace sy {
 
+// The checked content of an idx: all of it (20 bytes a document), or its header and the sizes of
+// both files. The latter is enough if another rank has checked all of it.
+enum class IndexCheck { whole, header };
+
 // A pair that is open for reading. Copies share the open file, and threads may read concurrently.
-// The constructor reads the whole idx (20 bytes a document) to check it. It throws InputError that
-// names the file if it is truncated, foreign, or if idx and bin disagree.
+// The constructor checks the idx. It throws InputError that names the file if it is truncated,
+// foreign, or if idx and bin disagree.
 // Files are read and not mapped. If a file is truncated later, read() throws InputError; a mapping
 // would end the process by SIGBUS.
 class IndexedTokens {
@@ -36,7 +40,8 @@ class IndexedTokens {
   IndexedTokens() = default;  // no documents
   // prefix: without .bin/.idx. loss_mask: the modes are a loss mask. Throws InputError if they are
   // absent then, or are neither 0 nor 1.
-  explicit IndexedTokens(const std::filesystem::path& prefix, bool loss_mask = false);
+  explicit IndexedTokens(const std::filesystem::path& prefix, bool loss_mask = false,
+                         IndexCheck check = IndexCheck::whole);
 
   Index documents() const;
   Index tokens() const;

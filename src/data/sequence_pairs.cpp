@@ -14,8 +14,19 @@ constexpr std::uint64_t numbers_per_sample = std::uint64_t{1} << 30;
 
 // Returns the id that ends documents, -1 if the data set has none.
 std::int32_t end_of_text_of(const Dataset& dataset) {
-  if (dataset.tokenizer() != "none") return open_tokenizer(dataset.dir())->end_of_text();
-  return static_cast<std::int32_t>(read_dataset_ini(dataset.dir()).end_of_text);
+  const auto of_tokenizer = [](const Tokenizer& tokenizer) { return std::vector<Index>{tokenizer.end_of_text()}; };
+  return static_cast<std::int32_t>(dataset.tokenizer() == "none"
+                                       ? dataset.description().end_of_text
+                                       : dataset.tokenizer_numbers("end_of_text", of_tokenizer).front());
+}
+
+// Returns the id of <extra_id_0>, -1 if there is none, and the number of it and its successors,
+// whose ids descend.
+std::vector<Index> sentinels_of(const Tokenizer& tokenizer) {
+  const Index first = tokenizer.find("<extra_id_0>");
+  Index count = 0;
+  while (first >= count && tokenizer.find(fmt::format("<extra_id_{}>", count)) == first - count) ++count;
+  return {first, count};
 }
 
 // Copies a sequence and its end token to the first elements of `to`. Returns their number.
@@ -136,12 +147,9 @@ Config with_special_tokens(Config config, const Dataset& dataset) {
     return config;
   }
   if (dataset.tokenizer() != "none") {
-    // <extra_id_0> and its successors, whose ids descend.
-    const auto tokenizer = open_tokenizer(dataset.dir());
-    m.sentinel_token = tokenizer->find("<extra_id_0>");
-    while (m.sentinel_token >= m.sentinels &&
-           tokenizer->find(fmt::format("<extra_id_{}>", m.sentinels)) == m.sentinel_token - m.sentinels)
-      ++m.sentinels;
+    const std::vector<Index>& sentinels = dataset.tokenizer_numbers("sentinels", sentinels_of);
+    m.sentinel_token = sentinels[0];
+    m.sentinels = sentinels[1];
   }
   if (m.sentinels == 0)
     bad_input(

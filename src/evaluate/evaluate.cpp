@@ -7,7 +7,6 @@
 
 #include "src/data/masking.h"
 #include "src/data/sequence_pairs.h"
-#include "src/data/tokenizer.h"
 
 namespace sy {
 
@@ -21,6 +20,12 @@ double DomainScore::bits_per_byte() const {
   return bytes > 0 ? nats / std::log(2.0) / static_cast<double>(bytes) : std::numeric_limits<double>::quiet_NaN();
 }
 
+void find_tokenizer_numbers(const Config& config, const Dataset& dataset, const EvaluateOptions& options) {
+  training_masking(config, dataset);
+  training_pairs(config, dataset);
+  target_text_bytes(config, dataset, options.max_windows);
+}
+
 std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const EvaluateOptions& options,
                                   const std::function<void(Index, Index)>& progress) {
   const Mesh& mesh = engine.mesh();
@@ -30,15 +35,12 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
   const Index layers = engine.model().moe_layers(), experts = engine.config().moe.experts;
   Index total = 0, done = 0;
   const Config::Data& data = engine.config().data;
-  // dataset.ini has the bytes of all tokens together. For fewer targets, the tokenizer is needed.
   const std::optional<TokenMasking> masking = training_masking(engine.config(), dataset);
   SY_ASSERT(masking || !options.hide_each, "tokens are hidden one by one without a mask token");
   const std::optional<SequencePairs> pairs = training_pairs(engine.config(), dataset);
   const bool has_prefix = engine.config().has_visible_prefix();
-  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask() || masking || pairs || has_prefix,
-             partial = options.max_windows > 0 || ignores;
-  // The text of an encoder-decoder's targets is not that of the data set.
-  const auto tokenizer = partial && !pairs && dataset.tokenizer() != "none" ? open_tokenizer(dataset.dir()) : nullptr;
+  const bool ignores = data.ignores_document_begins() || dataset.has_loss_mask() || masking || pairs || has_prefix;
+  const std::vector<Index>* const text_bytes = target_text_bytes(engine.config(), dataset, options.max_windows);
   for (std::size_t d = 0; d < dataset.domains().size(); ++d) {
     streams.emplace_back(dataset, static_cast<int>(d), S, pairs || has_prefix ? 0 : std::min(options.stride, S), data,
                          masking ? &*masking : nullptr, pairs ? &*pairs : nullptr, has_prefix);
@@ -78,7 +80,8 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
     const auto count_targets = [&](std::span<const std::int32_t> of) {
       for (const std::int32_t id : of) {
         if (id < 0) continue;  // no loss counts it, or it belongs to another window
-        const Index size = tokenizer ? tokenizer->text_bytes(id) : -1;
+        const bool known = text_bytes && id < std::ssize(*text_bytes);
+        const Index size = known ? (*text_bytes)[static_cast<std::size_t>(id)] : -1;
         (size < 0 ? unknown : bytes) += std::abs(size);
         ++tokens;
       }

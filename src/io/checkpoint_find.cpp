@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "dist/file_activity.h"
-#include "dist/machine.h"
+#include "dist/file_readers.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/io/checkpoint_formats.h"
@@ -62,9 +62,9 @@ using Problems = std::vector<std::string>;
 // verify_checkpoint(), or another function that does the same.
 using Verify = std::function<Problems(const fs::path& dir, std::vector<std::string>* warnings)>;
 
-// Returns the text of the manifest as this rank finds it. Rank 0 reads it for all ranks. The first
-// rank of each machine reads it, too, and so does a rank for which the folder has another path.
-// Collective. Throws InputError on the ranks that cannot read it.
+// Returns the text of the manifest: that of this rank if reads_itself(), and otherwise that of rank
+// 0. If rank 0 cannot read it, each rank tries. Collective. Throws InputError on the ranks that
+// cannot read it.
 std::string manifest_text(Comm& world, const fs::path& dir) {
   std::string text;  // empty if rank 0 cannot read it
   try {
@@ -72,10 +72,7 @@ std::string manifest_text(Comm& world, const fs::path& dir) {
   } catch (const InputError&) {  // it is thrown below
   }
   text = broadcast_text(world, text, 0);
-  std::error_code error;  // the working directory may be gone
-  const std::string path = fs::absolute(dir, error).string();
-  const bool same_path = broadcast_text(world, path, 0) == path, first_of_machine = local_rank(world) == 0;
-  const bool reads = world.rank() != 0 && (first_of_machine || !same_path);
+  const bool reads = reads_itself(world, dir) && world.rank() != 0;
   return text.empty() || reads ? read_manifest_text(dir) : text;
 }
 

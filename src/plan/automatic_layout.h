@@ -41,8 +41,9 @@ std::optional<EarlierLayout> earlier_layout(const Config& config);
 Machine typical_machine(const std::string& backend, int ranks_per_node);
 
 // Returns the configuration with sizes in place of `auto`, equal on all ranks. Collective.
-// Rank 0 chooses for `ranks` ranks. machine: empty means the typical one of the backend, and the
-// memory of rank 0's device. Throws CollectiveError in place of InputError.
+// Rank 0 chooses for `ranks` ranks. Other ranks ignore `vocab`. machine: empty means the typical
+// one of the backend, and the memory of rank 0's device. Throws CollectiveError in place of
+// InputError.
 Config resolve_automatic_layout(Comm& world, const Config& config, Index vocab, int ranks,
                                 const std::optional<Machine>& machine);
 

@@ -246,7 +246,7 @@ std::map<std::string, fs::path> machine_files(const fs::path& config_file) {
 
 }  // namespace
 
-Machine read_machine(const std::string& file_or_name, const fs::path& config_file, std::string_view source) {
+MachineFile read_machine_file(const std::string& file_or_name, const fs::path& config_file, std::string_view source) {
   std::error_code ignored;
   fs::path file = file_or_name;
   if (!fs::is_regular_file(file, ignored)) {
@@ -259,7 +259,12 @@ Machine read_machine(const std::string& file_or_name, const fs::path& config_fil
                 names.empty() ? "" : ", or one of " + join(names, ", "));
     file = found->second;
   }
-  return parse_machine(read_file(file), file.string());
+  return {file.string(), read_file(file)};
+}
+
+Machine read_machine(const std::string& file_or_name, const fs::path& config_file, std::string_view source) {
+  const MachineFile file = read_machine_file(file_or_name, config_file, source);
+  return parse_machine(file.text, file.path);
 }
 
 std::vector<std::string> machine_names() {

@@ -66,10 +66,17 @@ std::string to_ini(const Machine& machine, std::string_view comment);
 // is 0.
 Json machine_json(const Machine& machine);
 
+// A machine file and its content, before it is parsed.
+struct MachineFile {
+  std::string path, text;  // empty if no machine is named
+};
 // Reads a machine file, or the file of a name in a folder configs/machines. These folders are in
 // the working directory, above the configuration file, and where the program was built or
 // installed. Throws InputError that lists the names found. source: what gave the name, for the
 // error.
+MachineFile read_machine_file(const std::string& file_or_name, const std::filesystem::path& config_file,
+                              std::string_view source = "--machine");
+// Reads and parses such a file. Throws InputError.
 Machine read_machine(const std::string& file_or_name, const std::filesystem::path& config_file,
                      std::string_view source = "--machine");
 // Returns the names of machine files in the same folders, without those above a configuration file.

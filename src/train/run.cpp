@@ -1,13 +1,10 @@
 // `switchyard train`: checks of the configuration, data and machine, and dry runs, before a run.
 #include <csignal>
-#include <optional>
 
 #include "dist/node_groups.h"
-#include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/config/layout.h"
 #include "src/data/sequence_pairs.h"
-#include "src/text/strings.h"
 #include "src/text/table.h"
 #include "src/train/device_reservation.h"
 #include "src/train/memory.h"
@@ -15,16 +12,6 @@
 #include "src/train/training_run.h"
 
 namespace sy {
-namespace {
-
-// Formats the logical experts of each MoE layer in physical order, as "0 2 1 3; 1 0 2 3".
-std::string order_text(const std::vector<std::vector<Index>>& layers) {
-  std::vector<std::string> texts;
-  for (const std::vector<Index>& order : layers) texts.push_back(fmt::format("{}", fmt::join(order, " ")));
-  return join(texts);
-}
-
-}  // namespace
 
 void check_run_dir(const Config& config) {
   if (config.run.dir.empty()) bad_input("run.dir is not set: give a folder for this run");
@@ -37,18 +24,17 @@ int run_training(Comm& world, const Config& requested, const RunOptions& options
   const int local = local_rank(world);
   std::unique_ptr<Device> device;
   Index vocab = 0;
-  std::optional<Dataset> dataset;
-  std::vector<std::vector<Index>> physical_to_logical;  // of the experts
   agree_on_errors(world, [&] {
     check_config_for_layout(config, layout);
-    physical_to_logical = read_expert_map(config);
-    // Everything that can fail on a single rank is tried before the first collective.
     check_run_dir(config);
-    dataset = open_training_data(config);
-    config = with_special_tokens(config, *dataset);
-    training_samples(*dataset, config);
-    vocab = model_vocab(config, dataset->vocab());
-    if (config.train.validate_every > 0 && dataset->valid_tokens() == 0)
+  });
+  const std::vector<std::vector<Index>> physical_to_logical = read_expert_map(world, config);
+  Dataset dataset = open_training_data(world, config);
+  agree_on_errors(world, [&] {
+    config = with_special_tokens(config, dataset);
+    training_samples(dataset, config);
+    vocab = model_vocab(config, dataset.vocab());
+    if (config.train.validate_every > 0 && dataset.valid_tokens() == 0)
       bad_input(
           "train.validate_every = {}, but {} has no validation text: set it to 0, or prepare the data with a "
           "--valid-fraction above 0",
@@ -59,9 +45,6 @@ int run_training(Comm& world, const Config& requested, const RunOptions& options
     device = open_device("run.backend", config.run.backend, local);
     check_config_for_device("run.backend", config, *device);
   });
-  check_same_data(world, *dataset);
-  check_rank_settings(world, {{"the order of moe.expert_map", order_text(physical_to_logical)}},
-                      "let all ranks read the same file moe.expert_map");
   // A dry run may be for more ranks than exist.
   const NodeCheck nodes = layout.ranks == world.size() ? check_nodes(world, layout.ranks_per_node) : NodeCheck{};
   if (nodes.order_helps) throw CollectiveError(2, nodes.problem);
@@ -69,18 +52,15 @@ int run_training(Comm& world, const Config& requested, const RunOptions& options
   const int sharing = device ? agree_on_devices(world, *device) : 1;
   if (options.dry_run) {
     agree_on_errors(world, [&] {
-      MemoryPlan memory;
-      if (options.machine_memory)
-        memory = options.machine_memory(vocab);
-      else
-        // throws if training does not fit
-        arena_sizes(config, vocab, layout, 0, *device, sharing, false);
+      // throws if training does not fit
+      if (!options.machine_memory) arena_sizes(config, vocab, layout, 0, *device, sharing, false);
       if (world.rank() != 0) return;
-      if (!options.machine_memory) memory = plan_memory(config, vocab, layout, 0, *device);
-      const SampleStream samples = training_samples(*dataset, config);
+      const MemoryPlan memory =
+          options.machine_memory ? options.machine_memory(vocab) : plan_memory(config, vocab, layout, 0, *device);
+      const SampleStream samples = training_samples(dataset, config);
       const Index last_samples = config.train.samples_before(config.train.steps + 1);
-      for (const std::string& text : all_config_warnings(config, layout, *dataset, samples, last_samples)) warn(text);
-      fmt::print("{}\n", visible(training_summary(config, *dataset, samples, last_samples, layout, memory,
+      for (const std::string& text : all_config_warnings(config, layout, dataset, samples, last_samples)) warn(text);
+      fmt::print("{}\n", visible(training_summary(config, dataset, samples, last_samples, layout, memory,
                                                   device ? device->describe() : options.machine, 0),
                                  "\n"));
     });
@@ -91,7 +71,7 @@ int run_training(Comm& world, const Config& requested, const RunOptions& options
     Config run_config = config;
     run_config.moe.physical_to_logical = physical_to_logical;
     DeviceReservation reservation = warm_up_and_reserve(world, config, vocab, layout, *device, sharing);
-    return std::make_unique<TrainingRun>(world, run_config, options, layout, std::move(*dataset), std::move(device),
+    return std::make_unique<TrainingRun>(world, run_config, options, layout, std::move(dataset), std::move(device),
                                          std::move(reservation));
   });
   const int code = abort_job_on_error(world, [&] { return with_advice(advice, [&] { return run->execute(); }); });

@@ -54,7 +54,8 @@ class TrainingRun {
   // if there is none. If that run has a copy of the same tokenizer, it is preferred, since it has
   // more companion files.
   void store_own_tokenizer(const std::filesystem::path& from) const;
-  // Compares the tokenizer of the data with that of the checkpoint that training starts from.
+  // Compares the tokenizer of the data with that of the checkpoint that training starts from, on
+  // rank 0.
   void check_data(const std::filesystem::path& checkpoint, const TrainState& saved_state);
   // Continues the run from one of its checkpoints.
   void load(const CheckpointFolder& checkpoint);

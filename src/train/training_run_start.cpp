@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "dist/file_readers.h"
 #include "dist/runtime.h"
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
@@ -60,7 +61,9 @@ void TrainingRun::lock_folder() {
 
 bool TrainingRun::prepare_folder() {
   agree_on_errors(world_, [&] { lock_folder(); });
+  const bool reads = reads_itself(world_, dir_);
   agree_on_errors(world_, [&] {
+    if (!reads) return;
     std::error_code ec;
     bool has_run = false;
     for (const char* name : {"config.ini", "metrics.jsonl", "checkpoints"}) has_run |= fs::exists(dir_ / name, ec);
@@ -123,6 +126,7 @@ void TrainingRun::store_own_tokenizer(const fs::path& from) const {
 }
 
 void TrainingRun::check_data(const fs::path& checkpoint, const TrainState& saved_state) {
+  if (!is_first_rank()) return;  // the other ranks use neither result
   data_warning_ = check_tokenizer(dataset_, checkpoint, saved_state, config_.data.force, "set data.force = true");
   if (state_.tokenizer.empty()) state_.tokenizer = to_text(tokenizers_of(checkpoint, saved_state));
 }
@@ -147,7 +151,8 @@ void TrainingRun::load(const CheckpointFolder& checkpoint) {
     trainer_.set_rewarmup(state_.rewarmup_after);
     trainer_.set_norms(saved_state.norms);
     state_.validation = saved_state.validation;
-    const std::vector<Index> saved = steps_in(checkpoints_of(dir_));
+    // Rank 0 alone decides by it which checkpoints stay.
+    const std::vector<Index> saved = is_first_rank() ? steps_in(checkpoints_of(dir_)) : std::vector<Index>{};
     state_.validation.retain({saved.begin(), saved.end()});  // a user may have removed some
     if (!saved_state.router_bias.empty()) engine_.set_router_bias(saved_state.router_bias);
     engine_.set_batch_norm_averages(saved_state.batch_norm_averages);

@@ -64,6 +64,19 @@ expect_ok dealt "$switchyard" evaluate by-node --max-windows 4 --backend "$backe
 # An error is printed once, with its exit code.
 expect_error "model.layer" mpirun 4 "$switchyard" train config.ini --model.layer=3
 expect_exit 2 "$root/launch/mpirun.sh" --hostfile nowhere 2 true
+# Rank 0 alone reads the configuration: the other host may have another file of its name. The first
+# rank of each host reads the data: other data of the same name are an error.
+echo "no configuration" >no.ini
+on "${hosts[1]}" mount --bind "$work/no.ini" "$work/config.ini"
+expect_ok mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=by-rank-0
+on "${hosts[1]}" umount "$work/config.ini"
+make_text more-text 70
+expect_ok "$switchyard" prepare --domain english=more-text --tokenizer bytes --output more-data
+on "${hosts[1]}" mount --bind "$work/more-data" "$work/data"
+expect_error "rank 2 on ${hosts[1]} has the digest of the data = " mpirun 4 "$switchyard" train "${by_node[@]}" --run.dir=mixed
+[[ $err == *"rank 2 on ${hosts[1]} has train_tokens of domain english = "* && $err != *"rank 3"* ]] || die "another difference"
+expect_no_file mixed
+on "${hosts[1]}" umount "$work/data"
 
 # A host that vanishes: the ranks of both hosts end, and so does mpirun.
 lines() { if [[ -f $1/metrics.jsonl ]]; then wc -l <"$1/metrics.jsonl"; else echo 0; fi; }

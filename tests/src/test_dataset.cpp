@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <set>
 
+#include "src/data/tokenizer.h"
 #include "src/system/digest.h"
 #include "tests/src/temp_folder.h"
 
@@ -362,6 +364,86 @@ TEST(Dataset, DetectsDamage) {
   for (const char* wrong : {"train_sample = 12", "train_bin_sha256 = ABCD", "train_sha256 = 1"}) {
     make_dataset(folder, std::string("[dataset]\ntokenizer = bytes\ndomains = a\n[a]\n") + wrong + "\n");
     EXPECT_BAD_INPUT(Dataset(folder.path()), "a.train_");
+  }
+}
+
+// Another rank gets the text of the rank that has checked the files.
+TEST(Dataset, OpensFilesThatAnotherRankHasChecked) {
+  const TempFolder folder;
+  const std::string head = "[dataset]\ntokenizer = bytes\ndomains = b,a\n";
+  for (const std::string& ini :
+       {head, head + "[a]\nweight = 0.1\n[b]\nweight = 3e-7\nvalid_bytes = 99\n",
+        std::string("[dataset]\ntokenizer = none\nvocab = 50257\nend_of_text = 7\ndomains = a\n")}) {
+    make_dataset(folder, ini);
+    for (const bool has_valid : {true, false}) {
+      if (!has_valid)
+        for (const char* name : {"a.valid.bin", "a.valid.idx"}) std::filesystem::remove(folder.path() / name);
+      const Dataset first(folder.path());
+      std::filesystem::remove(folder.path() / "dataset.ini");  // it is not read again
+      const Dataset other(folder.path(), first.shared_text());
+      EXPECT_EQ(other.digest(), first.digest());
+      EXPECT_EQ(to_ini(other.description()), to_ini(first.description()));
+      EXPECT_EQ(other.shared_text(), first.shared_text());
+      for (int domain = 0; domain < std::ssize(first.domains()); ++domain)
+        for (const SplitName split : {SplitName::train, SplitName::valid}) {
+          const IndexedTokens tokens = other.open(domain, split), expected = first.open(domain, split);
+          EXPECT_EQ(tokens.tokens(), expected.tokens());
+          EXPECT_EQ(tokens.documents(), expected.documents());
+          if (tokens.tokens() == 0) continue;
+          EXPECT_EQ(read_all(tokens, 300), read_all(expected, 300));
+        }
+      folder.write("dataset.ini", ini);
+    }
+  }
+  make_digests(folder);
+  const Dataset first(folder.path());
+  EXPECT_EQ(Dataset(folder.path(), first.shared_text()).digest(), first.digest());
+  EXPECT_EQ(to_ini(Dataset(folder.path(), first.shared_text()).description()), to_ini(first.description()));
+}
+
+// A rank that did not check the files compares the counts alone, and does not read the tables.
+TEST(Dataset, ComparesCountsOfFilesThatAnotherRankHasChecked) {
+  const TempFolder folder;
+  make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = a,b\n");
+  const std::string shared = Dataset(folder.path()).shared_text();
+  const auto change = [&](const char* name, const std::function<void(std::string&)>& edit) {
+    const std::string before = content(folder.path() / name);
+    std::string bytes = before;
+    edit(bytes);
+    folder.write(name, bytes);
+    return before;
+  };
+  // The first length follows the header of 34 bytes.
+  const std::string index = change("a.train.idx", [](std::string& bytes) { bytes[34] ^= 1; });
+  EXPECT_BAD_INPUT(Dataset(folder.path()), "sequence 1 begins at byte 20 instead of 22");
+  EXPECT_NO_THROW(Dataset(folder.path(), shared));
+  folder.write("a.train.idx", index.substr(0, index.size() - 1));
+  EXPECT_BAD_INPUT(Dataset(folder.path(), shared), "a.train.idx has ");
+  folder.write("a.train.idx", index);
+  const std::string tokens = change("b.valid.bin", [](std::string& bytes) { bytes.resize(bytes.size() - 2); });
+  EXPECT_BAD_INPUT(Dataset(folder.path(), shared),
+                   "b.valid.{bin,idx} have 1 documents and 4 tokens, and rank 0 has 1 and 5");
+  folder.write("b.valid.bin", tokens + '\0');
+  EXPECT_BAD_INPUT(Dataset(folder.path(), shared), "b.valid.bin has 11 bytes, and a token has 2");
+  std::filesystem::remove(folder.path() / "b.valid.bin");
+  EXPECT_BAD_INPUT(Dataset(folder.path(), shared), "b.valid.bin");
+}
+
+TEST(Dataset, ComputesNumbersOfTheTokenizerOnce) {
+  const TempFolder folder;
+  make_dataset(folder, "[dataset]\ntokenizer = bytes\ndomains = a\n");
+  const Dataset first(folder.path());
+  const auto vocab = [](const Tokenizer& tokenizer) { return std::vector<Index>{tokenizer.vocab(), -1}; };
+  const auto none = [](const Tokenizer&) { return std::vector<Index>{}; };
+  const std::vector<Index> expected = {257, -1};
+  EXPECT_EQ(first.tokenizer_numbers("vocab", vocab), expected);
+  EXPECT_TRUE(first.tokenizer_numbers("none", none).empty());
+  const Dataset copy = first, other(folder.path(), first.shared_text());
+  std::filesystem::remove(folder.path() / "dataset.ini");
+  for (const Dataset* dataset : {&first, &copy, &other}) {
+    EXPECT_EQ(dataset->tokenizer_numbers("vocab", none), expected);
+    EXPECT_TRUE(dataset->tokenizer_numbers("none", vocab).empty());
+    EXPECT_BAD_INPUT(dataset->tokenizer_numbers("unknown", vocab), "dataset.ini");
   }
 }
 
