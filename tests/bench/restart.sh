@@ -40,9 +40,10 @@ lines_of() { if [[ -f $run/$1 ]]; then wc -l <"$run/$1"; else echo 0; fi; }
 # Prints the time of the first step of the latest start, in seconds since 1970. Fails if there is
 # none yet.
 first_step() {
-  local step
+  local step time
   step=$(tail -n 1 "$run/provenance.jsonl" | sed -E 's/^.*"first_step": *([0-9]+).*/\1/')
-  date -d "$(sed -nE "s/^\{\"step\":$step,.*\"time\":\"([^\"]*)\".*/\1/p" "$run/metrics.jsonl" | grep .)" +%s.%N
+  time=$(sed -nE "s/^\{\"step\":$step,.*\"time\":\"([^\"]*)\".*/\1/p" "$run/metrics.jsonl")
+  [[ -n $time ]] && date -d "$time" +%s.%N
 }
 restarted() { [[ $(lines_of provenance.jsonl) -ge $1 ]] && first_step >/dev/null 2>&1; }  # STARTS
 written() { stat -c %.9Y "$run/$1"; }
