@@ -65,6 +65,9 @@ struct ShardContents {
   std::vector<TensorKind> kinds;
   // Reads elements [begin, begin + values.size()) of `range` of this kind into `values`.
   std::function<void(const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values)> read;
+  // Number of values that copy_shard() reads before it checks them. Host memory is read in chunks
+  // that a cache holds, so that the check does not read it again.
+  Index copied_at_once = chunk_elements;
 };
 // Returns the contents of a store. Waits for its device. The store must outlive the result.
 ShardContents shard_contents(const ParamStore& store);

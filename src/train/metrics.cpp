@@ -156,6 +156,7 @@ Json metrics_line(const StepMetrics& m, const ExpertCounts* experts, const std::
                {"lr", m.lr},
                {"grad_norm", m.grad_norm},
                {"step_seconds", m.step_seconds},
+               {"save_seconds", m.save_seconds},
                {"tokens_per_second", m.tokens_per_second},
                {"tflops_per_second_per_rank", m.tflops_per_second_per_rank}};
   if (m.mtp_loss) line["mtp_loss"] = *m.mtp_loss;

@@ -35,6 +35,8 @@ struct StepMetrics {
   std::optional<double> indexer_loss;
   double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
   double tflops_per_second_per_rank = 0;
+  // Time for which checkpoints held up training between the step before and this one.
+  double save_seconds = 0;
   // Model FLOPs utilization; empty if the machine's peak is unknown.
   std::optional<double> mfu;
   std::optional<StepEnergy> energy;  // empty without log.energy

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "dist/phase.h"
 #include "dist/runtime.h"
@@ -137,6 +138,7 @@ int TrainingRun::train() {
     meter.begin_step();
     if (energy) energy->begin_step();
     StepResult result = step_or_advice();
+    result.metrics.save_seconds = save_seconds_ - std::exchange(reported_save_seconds_, save_seconds_);
     const Index step = trainer_.steps_done();
     meter.end_step(config_.train.batch_of(step) * config_.tokens_per_sample(), result.metrics);
     if (energy) energy->end_step(result.metrics);
@@ -348,10 +350,10 @@ void TrainingRun::check_lock() const {
 
 void TrainingRun::save() {
   advance_save(true);
+  const double begin = progress_.elapsed();
   agree_on_errors(world_, [&] {
     if (is_first_rank()) check_lock();
   });
-  const double begin = progress_.elapsed();
   if (config_.run.check_every > 0) trainer_.check_replicas();
   trainer_.check_memory();
   window_.close(trainer_.steps_done(), state_.experts);

@@ -157,6 +157,7 @@ class TrainingRun {
   const std::string mfu_problem_ = mfu_problem(options_.peak, engine_.device().name(), config_.dtype());
   // Times of this start. Training waited for saves during save_seconds_.
   double validation_seconds_ = 0, save_seconds_ = 0;
+  double reported_save_seconds_ = 0;  // of them, in the lines of metrics.jsonl
   ProgressLine progress_{config_.train.steps, config_.run.log_every};
   std::optional<FolderLock> lock_;  // on the first rank
   const Index library_bytes_;

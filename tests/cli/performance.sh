@@ -96,6 +96,14 @@ done
 expect_error "run.machine = nowhere: there is no such file, and no such name" \
   "$switchyard" train config.ini --run.dir=never --run.machine=nowhere
 
+# save_seconds is the time of the checkpoint before the step, and of nothing else.
+expect_ok "$switchyard" train config.ini --parallel.ep=1 --run.dir=saves --run.checkpoint_every=3 --run.async_checkpoint=false
+[[ $(field saves save_seconds | awk '$1 > 0 { print NR }' | tr '\n' ' ') == "4 7 " ]] || die "other save_seconds: $(field saves save_seconds)"
+sed -nE 's/^saved .*step-0*([36]) in ([0-9.]+) (m?s)$/\1 \2 \3/p' .out >saved
+paste -d' ' saved <(field saves save_seconds | sed -n '4p; 7p') |
+  awk '{ shown = $2 / ($3 == "ms" ? 1e3 : 1); if (NF != 4 || $4 < 0.95 * shown - 1e-3) exit 1 }
+       END { exit NR != 2 }' || die "save_seconds is not the time of the saves: $(cat saved; field saves save_seconds)"
+
 # The line is the last one of a stopped run and of a quiet one. Without a step there is none.
 expect_exit 3 ranks 2 train config.ini --run.dir=stopped --train.steps=1000000 --run.max_hours=0.0006
 last_line_fits

@@ -31,7 +31,7 @@ backend = cpu
 log_every = 5
 checkpoint_every = 6
 INI
-losses() { sed -E 's/"(step_seconds|tokens_per_second|tflops_per_second_per_rank|time)":[^,}]*,?//g; s/,"validation":.*\}{4}$/}/' "$1/metrics.jsonl"; }
+losses() { sed -E 's/"(step_seconds|save_seconds|tokens_per_second|tflops_per_second_per_rank|time)":[^,}]*,?//g; s/,"validation":.*\}{4}$/}/' "$1/metrics.jsonl"; }
 
 # On one rank, without mpirun and MPI.
 expect_ok "$switchyard" train config.ini --run.dir=whole

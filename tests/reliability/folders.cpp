@@ -90,7 +90,8 @@ namespace {
 
 // Members of JSON that differ between two equal calls.
 const std::set<std::string> unequal_members = {
-    "step_seconds", "tokens_per_second", "tflops_per_second_per_rank", "mfu", "time", "provenance", "date"};
+    "step_seconds", "save_seconds", "tokens_per_second", "tflops_per_second_per_rank",
+    "mfu",          "time",         "provenance",        "date"};
 
 Json comparable(const Json& json) {
   if (json.is_array()) {

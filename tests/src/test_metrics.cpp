@@ -107,7 +107,7 @@ TEST(MetricsFile, WritesAllDocumentedKeys) {
   std::string keys;
   for (const auto& [key, value] : lines[0].members()) keys += key + " ";
   EXPECT_EQ(keys,
-            "step tokens samples loss aux_loss z_loss lr grad_norm step_seconds tokens_per_second "
+            "step tokens samples loss aux_loss z_loss lr grad_norm step_seconds save_seconds tokens_per_second "
             "tflops_per_second_per_rank time routed dropped ");
   EXPECT_EQ(lines[0]["loss"].get<double>(), 1.0 / 3);  // bitwise
   EXPECT_TRUE(lines[0]["grad_norm"].is_null());

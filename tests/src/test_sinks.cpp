@@ -189,7 +189,7 @@ TEST(MetricsSinks, HaveTheValuesOfMetricsJsonl) {
   ASSERT_EQ(rows.size(), 3u);
   std::map<std::string, std::size_t> column;
   for (std::size_t c = 0; c < rows[0].size(); ++c) column[rows[0][c]] = c;
-  ASSERT_EQ(rows[0].size(), 1u + 13 + 2 + 2 * 2 + 2 * 3);
+  ASSERT_EQ(rows[0].size(), 1u + 14 + 2 + 2 * 2 + 2 * 3);
   EXPECT_EQ(rows[1][column.at("mfu")], "");
   EXPECT_EQ(rows[2][column.at("mfu")], "0.375");
   const auto events = run.events();

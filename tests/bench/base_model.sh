@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# Functions for benchmarks of whole trainings, after tests/cli/lib/lib.sh.
+
+# Makes data/ from the sources of this program, and writes base.ini: the model of
+# tests/bench/step.cpp, with steps of 8 x 256 tokens.
+base_model() {
+  mkdir text
+  cat "$root"/src/*/*.cpp >text/code
+  expect_ok "$switchyard" prepare --domain code=text --tokenizer bytes --output data
+  cat >base.ini <<'INI'
+[model]
+layers = 4
+d_model = 256
+heads = 8
+seq_len = 256
+[moe]
+experts = 8
+top_k = 2
+d_ff = 704
+capacity_factor = 0
+[train]
+steps = 1000000
+schedule = constant
+lr = 1e-4
+global_batch = 8
+micro_batch = 8
+[data]
+path = data
+[run]
+backend = cpu
+INI
+}
+
+# Prints the median, the least and the greatest of the numbers of the standard input.
+summary() {  # FORMAT
+  sort -g | awk -v format="$1" '{ x[NR] = $1 }
+    END { printf format " (" format " to " format ")", (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2, x[1], x[NR] }'
+}
