@@ -5,7 +5,7 @@ namespace sy::campaign {
 
 // Counted are malloc, calloc, realloc, aligned allocations and mmap of at least so many bytes, of
 // the program and of all libraries. The functions of libc that allocate are counted, too.
-constexpr unsigned long least_counted_bytes = 1024;
+constexpr unsigned long least_counted_bytes = 16384;
 
 enum class NoMemoryFault {
   once,     // the allocation fails

@@ -82,7 +82,8 @@ CommandResult in_child(const CommandOptions& options, const std::function<int()>
     if (options.prepare) options.prepare();
     fault_arm(options.fault);
     fault_record(options.record);
-    int code = body();
+    // An exception that leaves the main function ends a process.
+    const int code = [&]() noexcept { return body(); }();
     *calls = fault_calls();
     fault_arm(nullptr);
     if (options.finish) options.finish();

@@ -19,12 +19,13 @@ std::vector<std::string> job_command(const std::vector<std::string>& args) {
 
 std::vector<std::string> job_command(const RankCommand& first, const RankCommand& second) {
   std::vector<std::string> command = {SOURCE_FOLDER "/launch/mpirun.sh", "1"};
-  for (const RankCommand* rank : {&first, &second}) {
-    if (rank == &second) command.insert(command.end(), {":", "-np", "1"});
+  for (const bool is_second : {false, true}) {
+    const RankCommand& rank = is_second ? second : first;
+    if (is_second) command.insert(command.end(), {":", "-np", "1"});
     command.emplace_back("env");
-    command.insert(command.end(), rank->environment.begin(), rank->environment.end());
+    command.insert(command.end(), rank.environment.begin(), rank.environment.end());
     command.push_back(program_path().string());
-    command.insert(command.end(), rank->args.begin(), rank->args.end());
+    command.insert(command.end(), rank.args.begin(), rank.args.end());
   }
   return command;
 }
