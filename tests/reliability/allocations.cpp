@@ -1,6 +1,7 @@
 #include "tests/reliability/allocations.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -18,6 +19,7 @@ using sy::campaign::NoMemoryFault;
 struct Armed {
   std::atomic<bool> active{false};
   std::atomic<long> calls{0};
+  std::atomic<std::size_t> freed{0};  // bytes of the largest freed block that are unused
   long at = 0;
   NoMemoryFault kind = NoMemoryFault::once;
 };
@@ -38,6 +40,10 @@ void fill_address_space() {
 // Counts an allocation, and decides on it. errno is set if it fails.
 bool fails(std::size_t bytes) {
   if (bytes < sy::campaign::least_counted_bytes || !armed.active) return false;
+  if (std::size_t freed = armed.freed; bytes <= freed) {
+    armed.freed = freed - bytes;
+    return false;
+  }
   const long n = ++armed.calls;
   if (armed.at == 0 || n < armed.at) return false;
   if (armed.kind == NoMemoryFault::full) {
@@ -57,6 +63,7 @@ void* __libc_malloc(std::size_t bytes);
 void* __libc_calloc(std::size_t count, std::size_t bytes);
 void* __libc_realloc(void* memory, std::size_t bytes);
 void* __libc_memalign(std::size_t alignment, std::size_t bytes);
+void __libc_free(void* memory);
 
 void* malloc(std::size_t bytes) noexcept {
   return fails(bytes) ? nullptr : __libc_malloc(bytes);
@@ -81,6 +88,11 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) noex
   if (made) *memory = made;
   return made ? 0 : ENOMEM;
 }
+void free(void* memory) noexcept {
+  if (armed.active && memory)
+    if (const std::size_t bytes = ::malloc_usable_size(memory); bytes > armed.freed) armed.freed = bytes;
+  __libc_free(memory);
+}
 void* mmap(void* at, std::size_t bytes, int protection, int flags, int file, off_t offset) noexcept {
   if (fails(bytes)) return MAP_FAILED;
   return reinterpret_cast<void*>(::syscall(SYS_mmap, at, bytes, protection, flags, file, offset));
@@ -92,6 +104,7 @@ namespace sy::campaign {
 
 void arm_allocations(long call, NoMemoryFault kind) {
   armed.calls = 0;
+  armed.freed = 0;
   armed.at = call;
   armed.kind = kind;
   armed.active = true;

@@ -4,7 +4,8 @@
 namespace sy::campaign {
 
 // Counted are malloc, calloc, realloc, aligned allocations and mmap of at least so many bytes, of
-// the program and of all libraries. The functions of libc that allocate are counted, too.
+// the program and of all libraries, libc included. An allocation that fits in the largest block that
+// was freed before, less what others have used of it, succeeds and is not counted.
 constexpr unsigned long least_counted_bytes = 16384;
 
 enum class NoMemoryFault {
