@@ -2,8 +2,11 @@
 
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <new>
 #include <system_error>
@@ -13,6 +16,11 @@
 #include "dist/launcher.h"
 
 namespace sy {
+namespace {
+
+constexpr std::string_view no_memory_text = "not enough memory: use smaller values, or more ranks";
+
+}  // namespace
 
 std::pair<int, std::string> current_error() {
   try {
@@ -27,7 +35,7 @@ std::pair<int, std::string> current_error() {
             "a thread cannot be started (Resource temporarily unavailable): raise the limits on the address space "
             "(ulimit -v) and on processes (ulimit -u), or start fewer ranks"};
   } catch (const std::bad_alloc&) {
-    return {1, "not enough memory: use smaller values, or more ranks"};
+    return {1, std::string(no_memory_text)};
   } catch (const std::exception& e) {
     return {1, e.what()};
   }
@@ -72,6 +80,34 @@ int abort_job_on_error(Comm& world, const std::function<int()>& work) {
     MPI_Abort(MPI_COMM_WORLD, code);
     throw;
   }
+}
+
+namespace {
+
+std::terminate_handler handler_before = nullptr;
+
+// Prints without memory of its own.
+[[noreturn]] void end_after_uncaught_exception() {
+  const auto end = [](std::initializer_list<std::string_view> texts) {
+    for (const std::string_view text : texts) static_cast<void>(!write(STDERR_FILENO, text.data(), text.size()));
+    _exit(1);
+  };
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    end({"switchyard: ", no_memory_text, "\n"});
+  } catch (const NoMemory& e) {
+    end({"switchyard: ", e.what(), "\n"});
+  } catch (...) {
+  }
+  if (handler_before) handler_before();
+  std::abort();
+}
+
+}  // namespace
+
+void install_terminate_handler() {
+  handler_before = std::set_terminate(end_after_uncaught_exception);
 }
 
 }  // namespace sy

@@ -31,6 +31,10 @@ int abort_job_on_error(Comm& world, const std::function<int()>& work);
 // An exception that is no std::exception passes through.
 std::pair<int, std::string> current_error();
 
+// Installs a handler of exceptions that nothing catches, such as those of threads and of parallel
+// regions. A lack of memory then prints one error and exits with code 1. Other exceptions abort.
+void install_terminate_handler();
+
 // Returns the text of rank `root` on every rank. Collective. Other ranks' `text` is ignored.
 std::string broadcast_text(Comm& comm, std::string text, int root);
 

@@ -241,7 +241,9 @@ void Watchdog::read_heartbeats(int socket) {
 }
 
 void Watchdog::handle(const Heartbeat& heartbeat, const Endpoint& from) {
-  if (heartbeat.from < 0 || heartbeat.from >= static_cast<std::int32_t>(peers_.size())) return;
+  // A datagram of this rank's own was sent back to it by another process.
+  if (heartbeat.from < 0 || heartbeat.from >= static_cast<std::int32_t>(peers_.size()) || heartbeat.from == rank_)
+    return;
   Peer& peer = peers_[heartbeat.from];
   const std::uint64_t sequence = heartbeat.sequence;
   if (heartbeat.is_question) {

@@ -70,6 +70,7 @@ int run_command(const sy::Command& command, sy::Comm& world, const std::vector<s
 }  // namespace
 
 int main(int argc, char** argv) {
+  sy::install_terminate_handler();
   sy::restore_ignored_signals();
   const std::string_view command = argc > 1 ? argv[1] : "help";
   sy::apply_thread_settings(

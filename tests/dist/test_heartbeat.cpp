@@ -233,6 +233,18 @@ TEST(WatchdogHeartbeats, IgnoreOldRequests) {
   }
 }
 
+// Another process sends the rank's own question back.
+TEST(WatchdogHeartbeats, IgnoreTheirOwnQuestions) {
+  SecondRank second;
+  Watchdog watchdog(second.rank_context(), {});
+  watchdog.rendezvous(second, {});
+  second.send(seal({0, 1, 7, 0, {}}, second.key()));
+  second.send(seal({1, 1, 5, 0, {}}, second.key()));
+  const auto reply = second.reply();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->sequence, 5u);
+}
+
 TEST(WatchdogHeartbeats, SurviveForgedDatagrams) {
   SecondRank second;
   Watchdog watchdog(second.rank_context(), {});

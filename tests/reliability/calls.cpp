@@ -8,19 +8,6 @@
 namespace sy::campaign {
 namespace {
 
-// Runs the command again without a fault. Returns its failure; survived if its result is that of an
-// undisturbed one.
-Outcome outcome_again(const Writer& writer, std::string& details) {
-  const CommandResult again = run_command(writer.again);
-  details += "again: " + text_of(again);
-  if (again.hung) return Outcome::hung;
-  if (again.signal != 0) return Outcome::crashed;
-  const bool equal = writer.result() == writer.undisturbed;
-  if (again.code == 0) return equal ? Outcome::survived : Outcome::wrong;
-  // The first command may have made the whole output, which a command does not replace.
-  return equal && outcome_of(again) == Outcome::reported ? Outcome::survived : Outcome::unclear;
-}
-
 class Kills final : public Row {
  public:
   Kills() : writers_(make_writers(true)) {}
@@ -58,21 +45,10 @@ class FailedCalls final : public Row {
     fault.removals = true;
     writer.reset();
     const CommandResult first = run_command(writer.args, {.fault = &fault});
-    TrialResult result{outcome_of(first),
-                       fmt::format("{}, {}{} at call {} of {}: {}", writer.name,
-                                   error == half_a_write ? "half a write" : std::strerror(error),
-                                   fault.lasts ? " from then on" : "", point.call, writer.calls, text_of(first))};
-    if (is_failure(result.outcome)) return result;
-    if (result.outcome == Outcome::survived && writer.result() != writer.undisturbed) {
-      if (!has_warning(first.err)) {
-        result.outcome = Outcome::wrong;
-        return result;
-      }
-      result.outcome = Outcome::reported;
-    }
-    const Outcome again = outcome_again(writer, result.details);
-    if (is_failure(again)) result.outcome = again;
-    return result;
+    return outcome_of_failure(writer, first,
+                              fmt::format("{}, {}{} at call {} of {}", writer.name,
+                                          error == half_a_write ? "half a write" : std::strerror(error),
+                                          fault.lasts ? " from then on" : "", point.call, writer.calls));
   }
 
  private:

@@ -68,6 +68,10 @@ std::unique_ptr<Row> make_rank_signals();
 std::unique_ptr<Row> make_clocks();
 std::unique_ptr<Row> make_shared_folders();
 std::unique_ptr<Row> make_numbers();
+std::unique_ptr<Row> make_memory_limits();
+std::unique_ptr<Row> make_windows();
+std::unique_ptr<Row> make_datagrams();
+std::unique_ptr<Row> make_unlike_ranks();
 
 // Random numbers of a trial.
 class Draw {
@@ -113,6 +117,11 @@ bool has_warning(const std::string& err);
 // ended with one error, otherwise survived.
 Outcome outcome_of(const CommandResult& result);
 std::string text_of(const CommandResult& result);
+// Adds the outcome of the same training, sent again. It must end with the weights `undisturbed`.
+void add_resume(TrialResult& result, const CommandResult& again, const std::string& undisturbed);
+
+double now();  // seconds of a steady clock
+void sleep_seconds(double seconds);
 
 // ---- folders ----
 

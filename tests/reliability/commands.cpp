@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
 #include "kernels/check.h"
 #include "tests/reliability/campaign.h"
@@ -81,7 +82,8 @@ CommandResult in_child(const CommandOptions& options, const std::function<int()>
     if (options.prepare) options.prepare();
     fault_arm(options.fault);
     fault_record(options.record);
-    int code = body();
+    // An exception that leaves the main function ends a process.
+    const int code = [&]() noexcept { return body(); }();
     *calls = fault_calls();
     fault_arm(nullptr);
     if (options.finish) options.finish();
@@ -155,6 +157,21 @@ std::string text_of(const CommandResult& result) {
                           : result.signal != 0 ? fmt::format("signal {}", result.signal)
                                                : fmt::format("exit code {}", result.code);
   return fmt::format("{}\n{}{}\n", end, result.err.substr(0, 2000), result.out.substr(0, 2000));
+}
+
+void add_resume(TrialResult& result, const CommandResult& again, const std::string& undisturbed) {
+  result.details += "again: " + text_of(again);
+  if (again.code != 0)
+    result.outcome = again.hung ? Outcome::hung : again.signal ? Outcome::crashed : Outcome::unclear;
+  else if (weights_result("run") != undisturbed)
+    result.outcome = Outcome::wrong;
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+void sleep_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
 Index shuffled(Index trial, Index n) {

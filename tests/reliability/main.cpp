@@ -7,10 +7,11 @@
 //   campaign COMMAND ARGUMENTS...                                     as the program `switchyard`
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <iostream>
+#include <limits>
 
 #include "dist/runtime.h"
 #include "kernels/environment.h"
@@ -19,6 +20,7 @@
 #include "src/text/numbers.h"
 #include "tests/mpi_world.h"
 #include "tests/reliability/journal.h"
+#include "tests/reliability/rank_faults.h"
 
 int switchyard_main(int argc, char** argv);
 
@@ -51,6 +53,14 @@ const std::vector<RowEntry>& rows() {
       {"clock", "a clock that jumps", 100, 1, 1, make_clocks},
       {"folder", "two trainings in one folder, deletion beside a reader, a folder that is moved", 100, 1, 1,
        make_shared_folders},
+      {"memory", "an allocation fails, once or with all later ones; a full address space", 2000, 1, 3,
+       make_memory_limits},
+      {"windows", "a rank is killed, stopped or exits: MPI_Init, shared window, collectives, save, end", 300, 1, 2,
+       make_windows},
+      {"datagrams", "forged, cut, extended, changed and repeated heartbeats, and signed ones with wrong numbers", 10000,
+       1, 1, make_datagrams},
+      {"unlike", "a hung or slow rank; ranks of unlike builds, configurations or processors", 100, 1, 2,
+       make_unlike_ranks},
   };
   return all;
 }
@@ -62,10 +72,6 @@ struct Options {
   double seconds = 60;
   Index trials = std::numeric_limits<Index>::max(), trial = -1;
 };
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 TrialResult tried(Row& row, Index trial) {
   try {
@@ -191,7 +197,12 @@ int main(int argc, char** argv) {
 }  // namespace sy
 
 int main(int argc, char** argv) {
-  if (argc > 1 && argv[1][0] != '-') return switchyard_main(argc, argv);
+  if (argc > 1 && argv[1][0] != '-') {
+    sy::campaign::arm_rank_faults();
+    const int code = switchyard_main(argc, argv);
+    sy::campaign::write_window_counts();
+    return code;
+  }
   // A thread of the parent would not exist in its forked children. OpenMP reads this before main.
   if (!getenv("OMP_NUM_THREADS")) {
     setenv("OMP_NUM_THREADS", "1", 1);

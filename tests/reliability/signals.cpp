@@ -1,13 +1,7 @@
 // Rows `signal` and `ranks`: signals at random moments of a training, which is then resumed.
-#include <unistd.h>
-
-#include <chrono>
 #include <csignal>
-#include <fstream>
-#include <thread>
 
-#include "src/system/files.h"
-#include "tests/reliability/campaign.h"
+#include "tests/reliability/ranks.h"
 
 namespace sy::campaign {
 namespace {
@@ -15,18 +9,11 @@ namespace {
 constexpr int signals[] = {SIGKILL, SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGSTOP};
 constexpr Index num_signals = std::size(signals);
 
-void pause(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // A stopped process goes on after a moment.
 void send(pid_t process, int signal) {
   ::kill(process, signal);
   if (signal != SIGSTOP) return;
-  pause(0.03);
+  sleep_seconds(0.03);
   ::kill(process, SIGCONT);
 }
 
@@ -40,16 +27,6 @@ Outcome outcome_of_stop(const CommandResult& result, int signal, bool by_launche
                                                                                       : Outcome::crashed;
   if (result.code == 0 || result.code == 3) return Outcome::survived;
   return by_launcher && is_ending ? Outcome::survived : Outcome::unclear;
-}
-
-// Adds the outcome of the same command after a stop. It must end with the weights of an undisturbed
-// training.
-void add_resume(TrialResult& result, const CommandResult& again, const std::string& undisturbed) {
-  result.details += "again: " + text_of(again);
-  if (again.code != 0)
-    result.outcome = again.hung ? Outcome::hung : again.signal ? Outcome::crashed : Outcome::unclear;
-  else if (weights_result("run") != undisturbed)
-    result.outcome = Outcome::wrong;
 }
 
 class Signals final : public Row {
@@ -68,7 +45,7 @@ class Signals final : public Row {
     const double moment = seconds_ * 1.2 * static_cast<double>(draw.below(10000)) / 10000;
     fs::remove_all("run");
     const CommandResult stopped = run_command(args_, {.meanwhile = [&](pid_t child) {
-                                                pause(moment);
+                                                sleep_seconds(moment);
                                                 send(child, signal);
                                               }});
     TrialResult result{outcome_of_stop(stopped, signal, false),
@@ -89,7 +66,7 @@ class RankSignals final : public Row {
  public:
   RankSignals() {
     make_inputs();
-    must_run_ranks("run");
+    must_run_ranks();
     undisturbed_ = weights_result("run");
   }
   Index points() const override { return 0; }
@@ -99,9 +76,9 @@ class RankSignals final : public Row {
     const Index target = draw.below(4);
     const double moment = 2.5 * seconds_ * static_cast<double>(draw.below(10000)) / 10000;
     fs::remove_all("run");
-    const CommandResult stopped = run_process(args("run"), {.limit = 180, .meanwhile = [&](pid_t script) {
-                                                              pause(moment);
-                                                              const std::vector<pid_t> ranks = processes_of_ranks();
+    const CommandResult stopped = run_job(command_, {.limit = 180, .meanwhile = [&](pid_t script) {
+                                                              sleep_seconds(moment);
+                                                              const std::vector<pid_t> ranks = rank_processes();
                                                               if (target < 2 && std::ssize(ranks) > target)
                                                                 send(ranks[static_cast<std::size_t>(target)], signal);
                                                               else
@@ -116,39 +93,18 @@ class RankSignals final : public Row {
     // SIGUSR1 has no handler in a rank that has not started.
     if (result.outcome == Outcome::unclear && signal == SIGUSR1) result.outcome = Outcome::survived;
     if (is_failure(result.outcome)) return result;
-    add_resume(result, run_process(args("run"), {.limit = 180}), undisturbed_);
+    add_resume(result, run_job(command_, {.limit = 180}), undisturbed_);
     return result;
   }
 
  private:
-  static std::vector<std::string> args(const fs::path& run) {
-    std::vector<std::string> args = {SOURCE_FOLDER "/launch/mpirun.sh", "2", program_path().string()};
-    for (const std::string& argument : train_args({"--run.resume=true", "--train.steps=12"}, run))
-      args.push_back(argument);
-    return args;
-  }
-  void must_run_ranks(const fs::path& run) {
+  void must_run_ranks() {
     const double begin = now();
-    const CommandResult result = run_process(args(run), {.limit = 300});
+    const CommandResult result = run_job(command_, {.limit = 300});
     if (result.code != 0) fail("a training of two ranks failed: {}", text_of(result));
     seconds_ = now() - begin;
   }
-  // The ranks have the program as their executable, and the folder of the run in their arguments.
-  static std::vector<pid_t> processes_of_ranks() {
-    std::vector<pid_t> ranks;
-    const std::string run = "--run.dir=" + (work_folder() / "run").string();
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator("/proc", error)) {
-      const pid_t process = std::atoi(entry.path().filename().c_str());
-      if (process <= 0 || process == ::getpid()) continue;
-      if (fs::read_symlink(entry.path() / "exe", error) != program_path() || error) continue;
-      std::ifstream in(entry.path() / "cmdline");
-      const std::string line((std::istreambuf_iterator<char>(in)), {});
-      if (line.find(run) != std::string::npos) ranks.push_back(process);
-    }
-    std::sort(ranks.begin(), ranks.end());
-    return ranks;
-  }
+  std::vector<std::string> command_ = job_command(train_args({"--run.resume=true", "--train.steps=12"}));
   double seconds_ = 0;
   std::string undisturbed_;
 };

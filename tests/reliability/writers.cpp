@@ -156,4 +156,27 @@ Point point_of(const std::vector<Writer>& writers, Index kinds, Index trial) {
   fail("no such point");
 }
 
+Outcome outcome_again(const Writer& writer, std::string& details) {
+  const CommandResult again = run_command(writer.again);
+  details += "again: " + text_of(again);
+  if (again.hung) return Outcome::hung;
+  if (again.signal != 0) return Outcome::crashed;
+  const bool equal = writer.result() == writer.undisturbed;
+  if (again.code == 0) return equal ? Outcome::survived : Outcome::wrong;
+  // The first command may have made the whole output, which a command does not replace.
+  return equal && outcome_of(again) == Outcome::reported ? Outcome::survived : Outcome::unclear;
+}
+
+TrialResult outcome_of_failure(const Writer& writer, const CommandResult& first, const std::string& fault) {
+  TrialResult result{outcome_of(first), fault + ": " + text_of(first)};
+  if (is_failure(result.outcome)) return result;
+  if (result.outcome == Outcome::survived && writer.result() != writer.undisturbed) {
+    result.outcome = has_warning(first.err) ? Outcome::reported : Outcome::wrong;
+    if (is_failure(result.outcome)) return result;
+  }
+  const Outcome again = outcome_again(writer, result.details);
+  if (is_failure(again)) result.outcome = again;
+  return result;
+}
+
 }  // namespace sy::campaign

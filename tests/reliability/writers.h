@@ -33,4 +33,10 @@ struct Point {
 Index count_points(const std::vector<Writer>& writers, Index kinds);
 Point point_of(const std::vector<Writer>& writers, Index kinds, Index trial);
 
+// Runs the command again without a fault. Returns its failure; survived if its result is that of an
+// undisturbed one.
+Outcome outcome_again(const Writer& writer, std::string& details);
+// Outcome of a command that had a fault and was not killed, and of the same command, sent again.
+TrialResult outcome_of_failure(const Writer& writer, const CommandResult& first, const std::string& fault);
+
 }  // namespace sy::campaign

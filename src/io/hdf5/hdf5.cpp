@@ -103,6 +103,13 @@ Hdf5Id file_access() {
   return access;
 }
 
+void check_cache_memory(const std::filesystem::path& file) {
+  constexpr std::size_t bytes = std::size_t{2} << 20;  // the cache has half a MiB
+  void* const memory = H5allocate_memory(bytes, false);
+  if (!memory) no_memory("there is not enough memory to open {}", file.string());
+  H5free_memory(memory);
+}
+
 std::vector<std::string> path_to(const std::string& name) {
   std::vector<std::string> path;
   for (std::size_t at = name.find('/', 1); at != std::string::npos; at = name.find('/', at + 1))
@@ -224,6 +231,7 @@ Hdf5File Hdf5File::create(const std::filesystem::path& path) {
   const Hdf5Id access = file_access(), creation = creation_list(H5P_FILE_CREATE);
   // Otherwise a small write reaches the disk in H5Dclose, which drops its error.
   H5Pset_sieve_buf_size(access.get(), 0);
+  check_cache_memory(path);
   file.id_ = {H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get()), H5Fclose};
   check(file.id_.get(), file.context_, "create");
   return file;

@@ -36,6 +36,9 @@ Hdf5Id make_dataspace(const Shape& shape, const Box& box, const Hdf5Context& con
 
 Hdf5Id property_list(hid_t kind);
 Hdf5Id file_access();
+// Throws NoMemory if a file cannot be opened for lack of memory. HDF5 1.10 crashes if it cannot
+// allocate the cache of a file, so a larger block is allocated and freed before.
+void check_cache_memory(const std::filesystem::path& file);
 
 // Returns the objects on the path to `name`: "/a/b/c" -> "/a", "/a/b", "/a/b/c".
 std::vector<std::string> path_to(const std::string& name);

@@ -185,6 +185,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* im
     std::string copy = *image;  // the library wants bytes that are not const
     check(H5Pset_file_image(access.get(), copy.data(), copy.size()), file.context_, "read");
   }
+  check_cache_memory(path);
   file.id_ = {H5Fopen(name.c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
   check(file.id_.get(), file.context_, "read");
   const Hdf5Id creation(check(H5Fget_create_plist(file.id_.get()), file.context_, "read"), H5Pclose);
