@@ -114,7 +114,7 @@ build() { # SPEC...
 }
 
 # Runs a test of the field `seen`:
-#   kernels:FILTER, dist:FILTER, src:FILTER, faults:FILTER, cuda_host:FILTER,
+#   kernels:FILTER, dist:FILTER, src:FILTER, fuzz:FILTER, faults:FILTER, cuda_host:FILTER,
 #   workspace_cuda_host:FILTER      tests of gtest
 #   mpiN:FILTER                     tests of gtest under N ranks
 #   trainingN:FILTER                the same on the CUDA emulator

@@ -58,11 +58,15 @@ Variation parse_variation(const std::string& text) {
 }
 
 std::vector<std::vector<std::string>> combinations(const std::vector<Variation>& variations) {
+  constexpr std::size_t max_combinations = 10'000;
   std::vector<std::vector<std::string>> all(1);
   std::set<std::string> varied;
   for (const Variation& v : variations) {
     for (const std::string& key : v.keys)
       if (!varied.insert(key).second) bad_input("{} is varied twice: keep one", key);
+    if (all.size() * v.values.size() > max_combinations)
+      bad_input("the variations have more than {} combinations: vary fewer keys, or divide the sweep",
+                max_combinations);
     std::vector<std::vector<std::string>> longer;
     for (const auto& before : all)
       for (const auto& values : v.values) {

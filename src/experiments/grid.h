@@ -19,7 +19,7 @@ Variation parse_variation(const std::string& text);
 
 // Returns every combination of the variations' choices, as settings "key=value". The last variation
 // varies fastest. If nothing varies, it returns one combination without settings. Throws InputError
-// if two variations have the same key.
+// if two variations have the same key, or if there are more than 10,000 combinations.
 std::vector<std::vector<std::string>> combinations(const std::vector<Variation>& variations);
 
 // A sweep: a configuration, settings for all runs, and variations.

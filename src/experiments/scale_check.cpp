@@ -41,7 +41,8 @@ Json read_scale_json(const std::filesystem::path& file) {
     Json document = Json::parse(read_file(file));
     const Json* const format = document.find("format");
     if (format && *format == Json("switchyard-scale")) {
-      for (const char* name : {"environment", "configuration"}) document.at(name).members();
+      document.at("environment").members();
+      for (const Json::Member& section : document.at("configuration").members()) section.value.members();
       for (const Json& p : document.at("points"))
         for (const char* name :
              {"ranks", "tp", "ep", "etp", "node", "global_batch", "micro_batch", "balanced", "tokens_per_second"})

@@ -50,17 +50,20 @@ class Charsmap {
       bad_component("precompiled_charsmap is damaged");
     for (std::size_t at = 4; at < 4 + size; at += 4) trie_.push_back({u32_at(bytes, at)});
     replacements_ = bytes.substr(4 + size);
+    if (invalid_utf8(replacements_)) bad_component("precompiled_charsmap is damaged");
   }
 
   // Normalises a text as `tokenizers` does. If a grapheme has fewer than six bytes and a prefix in
   // the map, its shortest such prefix gives the replacement for all of it. Otherwise each character
-  // is looked up alone, also by its shortest prefix.
-  std::string apply(std::string_view text) const {
+  // is looked up alone, also by its shortest prefix. Throws InputError if the result has more than
+  // `most` bytes.
+  std::string apply(std::string_view text, std::size_t most) const {
     std::string result;
     std::size_t begin = 0;
     for (const std::size_t end : grapheme_ends(text)) {
       const std::string_view grapheme = text.substr(begin, end - begin);
       begin = end;
+      check_output_size(result.size(), most);
       const char* whole = grapheme.size() < 6 ? replacement(grapheme) : nullptr;
       if (whole) {
         result += whole;
@@ -71,13 +74,15 @@ class Charsmap {
           result += instead;
         else
           result += character;
+        check_output_size(result.size(), most);
       });
     }
+    check_output_size(result.size(), most);
     return result;
   }
 
  private:
-  // Returns nullptr if there is no replacement.
+  // Returns nullptr if there is no replacement. A replacement begins with a whole character.
   const char* replacement(std::string_view text) const {
     std::size_t node = trie_[0].offset();
     for (const char c : text) {
@@ -88,7 +93,8 @@ class Charsmap {
       node ^= unit.offset();
       if (!unit.has_value()) continue;
       const std::size_t at = node < trie_.size() ? trie_[node].value() : replacements_.size();
-      return at < replacements_.size() ? replacements_.data() + at : nullptr;
+      const bool begins = at < replacements_.size() && (static_cast<unsigned char>(replacements_[at]) & 0xC0) != 0x80;
+      return begins ? replacements_.data() + at : nullptr;
     }
     return nullptr;
   }
@@ -101,7 +107,7 @@ class Charsmap {
 
 Normalizer make_precompiled(const Json& component) {
   const auto map = std::make_shared<const Charsmap>(value_of<std::string>(component, "precompiled_charsmap"));
-  return [map](NormalText& x) { x.text = map->apply(x.text); };
+  return [map](NormalText& x) { x.text = map->apply(x.text, x.most); };
 }
 
 }  // namespace sy

@@ -29,9 +29,7 @@ export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
 case $action in
   --summary) exec "$program" --summary --journal "$journal" ;;
   --write-page)
-    page=$root/docs/reliability/campaign.md
-    table=$("$program" --summary --journal "$journal")
-    TABLE=$table perl -0pi -e 's/(<!-- table -->\n).*(<!-- end -->)/$1$ENV{TABLE}\n$2/s' "$page"
+    "$program" --summary --journal "$journal" | bash "$root/tests/page_table.sh" "$root/docs/reliability/campaign.md"
     exit
     ;;
 esac

@@ -3,33 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 #include <numeric>
 
-#include "src/system/files.h"
-#include "src/text/json.h"
+#include "tests/json_journal.h"
 
 namespace sy::campaign {
 
 std::vector<Batch> read_journal(const fs::path& path) {
   std::vector<Batch> journal;
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return journal;
-  read_lines(path, [&](const TextLine& line) {
-    try {
-      const Json json = Json::parse(line.text);
-      Batch batch{json.at("row").get<std::string>(), json.at("first").get<Index>(), json.at("trials").get<Index>(),
-                  json.at("points").get<Index>()};
-      for (std::size_t i = 0; i < num_outcomes; ++i) batch.outcomes[i] = json.at(outcome_names[i]).get<Index>();
-      batch.seconds = json.at("seconds").get<double>();
-      batch.commit = json.at("commit").get<std::string>();
-      batch.date = json.at("date").get<std::string>();
-      if (std::accumulate(batch.outcomes.begin(), batch.outcomes.end(), Index{0}) != batch.trials)
-        bad_input("{}: line {}: the outcomes do not sum to the trials", path.string(), line.number);
-      journal.push_back(std::move(batch));
-    } catch (const JsonError& e) {
-      bad_input("{}: line {}: {}", path.string(), line.number, e.what());
-    }
+  read_json_journal(path, [&](const Json& json) {
+    Batch batch{json.at("row").get<std::string>(), json.at("first").get<Index>(), json.at("trials").get<Index>(),
+                json.at("points").get<Index>()};
+    for (std::size_t i = 0; i < num_outcomes; ++i) batch.outcomes[i] = json.at(outcome_names[i]).get<Index>();
+    batch.seconds = json.at("seconds").get<double>();
+    batch.commit = json.at("commit").get<std::string>();
+    batch.date = json.at("date").get<std::string>();
+    if (std::accumulate(batch.outcomes.begin(), batch.outcomes.end(), Index{0}) != batch.trials)
+      bad_input("the outcomes do not sum to the trials");
+    journal.push_back(std::move(batch));
   });
   return journal;
 }
@@ -40,10 +32,7 @@ void add_to_journal(const fs::path& path, const Batch& batch) {
   json["seconds"] = std::round(batch.seconds * 10) / 10;
   json["commit"] = batch.commit;
   json["date"] = batch.date;
-  std::FILE* const file = open_for_writing(path, "a");
-  const std::string line = json_text(json, -1);
-  const bool written = std::fwrite(line.data(), 1, line.size(), file) == line.size();
-  if (std::fclose(file) != 0 || !written) fail("cannot write {}", path.string());
+  append_to_journal(path, json);
 }
 
 Index next_trial(const std::vector<Batch>& journal, const std::string& row) {

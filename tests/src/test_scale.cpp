@@ -344,7 +344,9 @@ TEST(ScaleCheck, RefusesOtherEnvironmentsAndConfigurations) {
 TEST(ScaleCheck, RefusesOtherFiles) {
   const TempFolder folder;
   for (const char* text :
-       {"nothing", "{}", "[1]", "{\"format\": \"switchyard-plan\"}", "{\"format\": \"switchyard-scale\"}"})
+       {"nothing", "{}", "[1]", "{\"format\": \"switchyard-plan\"}", "{\"format\": \"switchyard-scale\"}",
+        // a section of the configuration that is no object
+        R"({"format": "switchyard-scale", "environment": {}, "configuration": {"model": 1}, "points": []})"})
     EXPECT_TRUE(has(MESSAGE_OF(InputError, read_scale_json(folder.write("x.json", text))), "cannot be compared with"))
         << text;
   read_scale_json(folder.write("x.json", scale_json(both_scalings()).dump()));

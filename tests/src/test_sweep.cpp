@@ -38,6 +38,11 @@ TEST(Sweep, CombinationsVaryTheLastFastest) {
   EXPECT_EQ(all[5], (Strings{"a.x=2", "b.y=7", "b.z=8"}));
   EXPECT_EQ(combinations({}), (std::vector<Strings>{{}}));
   EXPECT_THROW(combinations({a, parse_variation("c.d:a.x=1:2")}), InputError);
+  std::vector<Variation> many;  // 10^12 combinations, which no memory holds
+  for (int i = 0; i < 12; ++i) many.push_back(parse_variation(fmt::format("a.x{}=0,1,2,3,4,5,6,7,8,9", i)));
+  EXPECT_BAD_INPUT(combinations(many), "more than 10000 combinations: vary fewer keys");
+  many.resize(4);
+  EXPECT_EQ(combinations(many).size(), 10'000u);
 }
 
 TEST(Sweep, FilesNameBaseAndVariations) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <sstream>
@@ -65,6 +66,32 @@ Ids to_ids(const Json& json) {
   Ids ids;
   for (const Json& id : json) ids.push_back(static_cast<std::int32_t>(id.get<std::int64_t>()));
   return ids;
+}
+
+std::string base64_of(std::string_view bytes) {
+  constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  std::uint32_t bits = 0;
+  int count = 0;
+  for (const char byte : bytes) {
+    bits = bits << 8 | static_cast<unsigned char>(byte);
+    for (count += 8; count >= 6; count -= 6) text += alphabet[bits >> (count - 6) & 63];
+  }
+  if (count > 0) text += alphabet[bits << (6 - count) & 63];
+  return text;
+}
+
+// A normalizer that replaces "a". Its map has a trie of three units that are not 0: the root, the
+// node of "a", and the value 0 of this (src/tokenizers/charsmap.cpp).
+Json charsmap_of_a(const std::string& replacement) {
+  std::vector<std::uint32_t> units(866);
+  units[0] = 256 << 10;
+  units[256 ^ 'a'] = 512 << 10 | 1 << 8 | 'a';
+  const auto trie_bytes = static_cast<std::uint32_t>(units.size() * sizeof units[0]);
+  std::string map(sizeof trie_bytes + trie_bytes, '\0');
+  std::memcpy(map.data(), &trie_bytes, sizeof trie_bytes);
+  std::memcpy(map.data() + sizeof trie_bytes, units.data(), trie_bytes);
+  return {{"type", "Precompiled"}, {"precompiled_charsmap", base64_of(map + replacement + '\0')}};
 }
 
 class GoldenTokenizer : public testing::TestWithParam<std::string> {};
@@ -203,6 +230,7 @@ TEST(TokenizerJson, RejectsInvalidFiles) {
   changed("gpt2", {"normalizer"}, Json{{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}}, "damaged");
   changed("gpt2", {"normalizer"}, Json{{"type", "Precompiled"}, {"precompiled_charsmap", "////////"}}, "damaged");
   changed("gpt2", {"normalizer"}, Json{{"type", "Precompiled"}, {"precompiled_charsmap", "!"}}, "base64");
+  changed("gpt2", {"normalizer"}, charsmap_of_a("x\xF0"), "damaged");  // no UTF-8
   const auto split_by = [](const char* expression, const char* behavior = "Isolated") {
     return Json{{"type", "Split"}, {"pattern", Json{{"Regex", expression}}}, {"behavior", behavior}, {"invert", false}};
   };
@@ -306,6 +334,12 @@ TEST(TokenizerJson, RejectsTextsWithoutTokens) {
             Json::array(Json::Array(60, file_of("split_Isolated")["pre_tokenizer"]["pretokenizers"].at(1)))}};
   const TokenizerJson splits(folder.write("tokenizer.json", file.dump()));
   EXPECT_BAD_INPUT(ids_of(splits, "\n"), "remove those that repeat");
+
+  file = file_of("gpt2");
+  file["normalizer"] = charsmap_of_a(std::string(5000, 'x'));
+  const TokenizerJson replaces(folder.write("tokenizer.json", file.dump()));
+  EXPECT_NO_THROW(ids_of(replaces, "b"));
+  EXPECT_BAD_INPUT(ids_of(replaces, "a"), "make more than 4160 bytes");
 
   // An expression that takes forever is aborted.
   file = file_of("gpt2");
