@@ -43,7 +43,9 @@ first_step() {
   local step time
   step=$(tail -n 1 "$run/provenance.jsonl" | sed -E 's/^.*"first_step": *([0-9]+).*/\1/')
   time=$(sed -nE "s/^\{\"step\":$step,.*\"time\":\"([^\"]*)\".*/\1/p" "$run/metrics.jsonl")
-  [[ -n $time ]] && date -d "$time" +%s.%N
+  # The line may be of the killed start: it is cut off after provenance.jsonl was written.
+  [[ -n $time && $(date -d "$time" +%s%3N) -gt $(date -r "$run/provenance.jsonl" +%s%3N) ]] || return 1
+  date -d "$time" +%s.%N
 }
 restarted() { [[ $(lines_of provenance.jsonl) -ge $1 ]] && first_step >/dev/null 2>&1; }  # STARTS
 written() { stat -c %.9Y "$run/$1"; }
