@@ -8,8 +8,8 @@
 #
 # It trains the model of tests/bench/step.cpp on one rank, with a checkpoint every 10, every 100 and
 # no steps, by turns. It measures the steps after step 10: the time from its end to that of the last
-# step. It fails if training waits for more than 3 % of this time with a checkpoint every 10 steps, or for
-# more than 1 % with one every 100. Keep the machine quiet.
+# step. It fails if training waits for more than 3 % of this time with a checkpoint every 10 steps,
+# or for more than 1 % with one every 100. Keep the machine quiet.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 rounds=3 steps=100 threads=1 every="10 100"
