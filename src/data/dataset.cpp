@@ -261,8 +261,8 @@ std::string content_digest(const DatasetDescription& d) {
   return to_hex(sha256(content));
 }
 
-// The content of Dataset::shared_text(): the numbers of the tokenizer as JSON in its first line, and
-// a dataset.ini after it.
+// Content of Dataset::shared_text(). Its first line has the numbers of the tokenizer, as JSON. A
+// dataset.ini follows.
 struct SharedText {
   std::map<std::string, std::vector<Index>> tokenizer_numbers;
   DatasetDescription description;

@@ -267,8 +267,8 @@ class SampleStream {
 SampleStream training_samples(const Dataset& dataset, const Config& config, Index steps = 0, Index samples = 0);
 
 // Throws CollectiveError unless all ranks have the same data set: dataset.ini, file sizes and
-// sampled blocks of the files. shared: Dataset::shared_text() of this rank, or of rank 0 if this
-// rank does not read the files. Collective.
+// sampled blocks of the files. `shared` is Dataset::shared_text() of this rank. If this rank does
+// not read the files, it is that of rank 0. Collective.
 void check_same_data(Comm& world, const std::filesystem::path& dir, const std::string& shared);
 
 // Throws InputError unless data.path names a folder with a dataset.ini.
