@@ -107,7 +107,7 @@ std::vector<Target> checkpoint_targets() {
   return {
       {"manifest", "manifest.json of a checkpoint", read_manifest_file},
       {"checkpoint", "index.h5 and a shard of a checkpoint", read_checkpoint_files},
-      {"checkpoint_forged", "the same, with right checksums in HDF5's metadata", read_forged_checkpoint},
+      {"checkpoint_forged", "the same, with right checksums in HDF5's metadata", read_forged_checkpoint, true},
       {"safetensors", "model.safetensors", read_safetensors},
       {"safetensors_index", "model.safetensors.index.json", read_safetensors_index},
   };

@@ -47,7 +47,7 @@ seconds=$(awk -v minutes="$minutes" -v n=${#targets[@]} 'BEGIN { printf "%d", mi
 ((seconds > 0)) || seconds=1
 failed=0 number=0
 for target in "${targets[@]}"; do
-  [[ " ${all[*]} " == *" $target "* ]] || { echo "fuzz.sh: there is no target $target" >&2 && exit 2; }
+  [[ -d $root/tests/fuzz/corpus/$target ]] || { echo "fuzz.sh: there is no target $target" >&2 && exit 2; }
   left=$(((${#targets[@]} - number) * seconds))
   number=$((number + 1))
   printf '%s (%d of %d), up to %d s; all end within %d min %02d s\n' "$target" $number ${#targets[@]} "$seconds" \

@@ -1,7 +1,7 @@
 // The fuzz targets under libFuzzer. tests/fuzz/fuzz.sh calls it.
 //
 //   fuzz TARGET [ARGUMENTS OF LIBFUZZER]   such as -runs=1000 CORPUS, or files to run
-//   fuzz --list                            names of the targets
+//   fuzz --list                            names of the targets without known findings
 //   fuzz --commit                          commit of this build
 //   fuzz --summary JOURNAL                 the table of the journal
 //
@@ -24,21 +24,24 @@ constexpr const char* target_variable = "SWITCHYARD_FUZZ_TARGET";
 const Target* chosen = nullptr;
 
 [[noreturn]] void usage() {
-  fmt::print(stderr, "fuzz: name a target: fuzz TARGET [ARGUMENTS OF LIBFUZZER]; `fuzz --list` lists them\n");
+  fmt::print(stderr,
+             "fuzz: name a target: fuzz TARGET [ARGUMENTS OF LIBFUZZER]; tests/fuzz/corpus has a folder for each\n");
   std::exit(2);
 }
 
 // Runs a command that is not libFuzzer's. Returns false if it is no such command.
 bool run_command(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
-  if (name == "--list")
-    for (const Target& target : targets()) fmt::print("{}\n", target.name);
-  else if (name == "--commit")
+  if (name == "--list") {
+    for (const Target& target : targets())
+      if (!target.has_known_findings) fmt::print("{}\n", target.name);
+  } else if (name == "--commit") {
     fmt::print("{}\n", commit_text(build_info()));
-  else if (name == "--summary" && argc == 3)
+  } else if (name == "--summary" && argc == 3) {
     fmt::print("{}", summary(read_journal(argv[2])));
-  else
+  } else {
     return false;
+  }
   return true;
 }
 

@@ -1,9 +1,12 @@
 // Replays the corpora of the fuzz targets, and some changes of each input.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -72,24 +75,42 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Writes an input that is a finding, so that `fuzz TARGET FILE` repeats it.
-std::string saved_finding(const Target& target, const std::string& input) {
-  const fs::path file = fs::temp_directory_path() / (std::string("finding-") + target.name);
-  std::ofstream(file, std::ios::binary) << input;
-  return file.string();
+// The input that a target reads. After a crash it is written, too.
+static const std::string* current_input = nullptr;
+static std::string finding_file;
+
+// Writes the input, so that `fuzz TARGET FILE` repeats the finding.
+void save_finding() {
+  const int file = ::open(finding_file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  [[maybe_unused]] const auto written = ::write(file, current_input->data(), current_input->size());
+  ::close(file);
+}
+
+void save_and_end(int signal) {
+  if (current_input) save_finding();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 class FuzzReplay : public testing::TestWithParam<Target> {
  protected:
+  void SetUp() override {
+    finding_file = (fs::temp_directory_path() / (std::string("finding-") + GetParam().name)).string();
+    for (const int signal : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE}) std::signal(signal, save_and_end);
+  }
   // Runs the target, and expects that it accepts or refuses the input within its bounds.
   Verdict replay(const std::string& input) {
     const Target& target = GetParam();
     largest_allocation = 0;
+    current_input = &input;
     const double begin = seconds_now();
     const Verdict verdict = run(target, input_of(input));
-    if (!verdict.failure.empty() || largest_allocation > max_allocation_bytes || seconds_now() - begin > max_seconds)
-      ADD_FAILURE() << saved_finding(target, input) << " takes " << seconds_now() - begin << " s and allocates "
-                    << largest_allocation << " bytes at once: " << verdict.failure;
+    if (!verdict.failure.empty() || largest_allocation > max_allocation_bytes || seconds_now() - begin > max_seconds) {
+      save_finding();
+      ADD_FAILURE() << finding_file << " takes " << seconds_now() - begin << " s and allocates " << largest_allocation
+                    << " bytes at once: " << verdict.failure;
+    }
+    current_input = nullptr;
     return verdict;
   }
 };
@@ -110,7 +131,7 @@ TEST_P(FuzzReplay, AcceptsOrRefusesTheCorpus) {
 }
 
 TEST_P(FuzzReplay, AcceptsOrRefusesChangedInputs) {
-  constexpr int changes_of_file = 200;
+  const int changes_of_file = GetParam().has_known_findings ? 0 : 200;
   std::vector<std::string> contents;
   for (const CorpusFile& file : corpus_of(GetParam())) contents.push_back(file.content);
   Mutator mutator(1);

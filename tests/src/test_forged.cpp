@@ -422,6 +422,30 @@ TEST(ForgedGlobalHeap, IsRejectedBeforeTheLibraryOpensIt) {
   EXPECT_EQ(refusal(resolve_checkpoint(dir, nullptr)), "");
 }
 
+// libhdf5 would copy the dimensions that a mapping claims.
+TEST(ForgedGlobalHeap, RejectsMappingsThatCannotBe) {
+  const Folder run;
+  const fs::path dir = write_as(run.path(), {2, 1, 2, 1}, 200), index = dir / index_name;
+  const std::string honest = read_file(index);
+  const std::size_t heap = honest.find("GCOL");
+  ASSERT_NE(heap, std::string::npos);
+  // The first selection after it: type, version, 8 bytes, dimensions, blocks, first and last element.
+  const std::size_t selection = honest.find(std::string("\2\0\0\0\1\0\0\0\0\0\0\0", 12), heap);
+  ASSERT_NE(selection, std::string::npos);
+  struct Case {
+    std::size_t offset;
+    std::uint32_t value;
+  };
+  for (const Case& c : {Case{0, 1}, Case{4, 9}, Case{16, 33}, Case{16, 0}, Case{20, 1u << 31}, Case{24, 1u << 31}}) {
+    std::string forged = honest;
+    std::memcpy(forged.data() + selection + c.offset, &c.value, sizeof c.value);
+    fs::remove(index);
+    write_file(index, forged);
+    seal(dir, 200);
+    EXPECT_TRUE(has(joined(verify_checkpoint(dir)), "holds no mappings of a dataset")) << c.offset << " " << c.value;
+  }
+}
+
 // Heaps within heaps: the walks over all of them take at most as many steps as the file has room
 // for objects.
 TEST(ForgedGlobalHeap, ChecksNestedHeapsInBoundedTime) {
