@@ -63,8 +63,8 @@ std::string describe_rooted(Collective kind, const char* direction, std::span<co
 }  // namespace
 
 const char* display_name(Collective kind) {
-  constexpr const char* names[num_collectives] = {"a broadcast",      "an all-reduce", "a reduce",
-                                                  "a reduce-scatter", "an all-gather", "an all-to-all", "a gather"};
+  constexpr const char* names[num_collectives] = {"a broadcast",   "an all-reduce", "a reduce", "a reduce-scatter",
+                                                  "an all-gather", "an all-to-all", "a gather"};
   return names[static_cast<int>(kind)];
 }
 std::string_view name_of(Collective kind) {
@@ -142,14 +142,14 @@ Work Comm::start_broadcast(std::span<const RootedBuffer> buffers, ComputePoint a
   return do_broadcast(buffers, after);
 }
 
-bool parts_in_tree(Index part_bytes, int size) {
-  return size > small_group && part_bytes < Index{1} << 10;
+bool blocks_in_tree(Index block_bytes, int size) {
+  return size > small_group && block_bytes < Index{1} << 10;
 }
 
 AllReduceAlgorithm all_reduce_algorithm(Index bytes, int size) {
   constexpr Index all_eager_buffers = Index{1} << 20;
   if (bytes <= all_reduce_eager_limit && bytes * size <= all_eager_buffers) return AllReduceAlgorithm::eager;
-  return parts_in_tree(bytes / size, size) ? AllReduceAlgorithm::tree : AllReduceAlgorithm::blocks;
+  return blocks_in_tree(bytes / size, size) ? AllReduceAlgorithm::tree : AllReduceAlgorithm::blocks;
 }
 
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {

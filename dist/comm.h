@@ -50,18 +50,19 @@ struct RootedBuffer {
 
 // How a group of ranks computes an all-reduce of host buffers:
 //   eager   every rank gets the buffers of all others, and sums them in rank order
-//   blocks  each rank sums one part of the buffer, in rank order, and sends the sums to all others
-//   tree    rank r + 2^k sends its sum to rank r, for k = 0, 1, ...; then rank 0 sends the whole sum
-//           to all. No rank sends or receives more than 2 log2(size) messages.
+//   blocks  each rank sums one block of the buffer, in rank order, and sends the sums to all others
+//   tree    rank r + 2^k sends its sum to rank r, for k = 0, 1, ...; then rank 0 sends the whole
+//           sum to all. No rank sends or receives more than 2 log2(size) messages.
 // Groups of up to small_group ranks have no tree.
 enum class AllReduceAlgorithm { eager, blocks, tree };
 AllReduceAlgorithm all_reduce_algorithm(Index bytes, int size);
 inline constexpr Index all_reduce_eager_limit = Index{16} << 10;  // bytes of an eager buffer
-inline constexpr Index all_reduce_block = Index{8} << 20;  // `blocks` handles so many bytes at a time
-// Whether a group exchanges parts of so few bytes, one of each rank, in trees instead of one message
-// for each pair of ranks: an all-gather, a reduce-scatter of f32, and the parts of `blocks`.
+inline constexpr Index all_reduce_block = Index{8} << 20;         // bytes that `blocks` divides
+// Whether the blocks of all ranks are so small that they travel in trees, instead of one message
+// for each pair of ranks. These are the blocks of an all-gather, of a reduce-scatter of f32, and of
+// `blocks`.
 inline constexpr int small_group = 16;
-bool parts_in_tree(Index part_bytes, int size);
+bool blocks_in_tree(Index block_bytes, int size);
 // Returns the bytes that `rank` of a group of `size` sends to other ranks in an all-reduce.
 // It receives equally many, but for a tree: there, forwarded bytes do not count.
 // bytes: size of the buffer; width: bytes of an element.

@@ -19,7 +19,7 @@ struct DryTransfer {
   std::string_view subphase;  // Phase::subphase: "dispatch", "combine", "batch norm", or empty
   Index sent = 0;             // bytes to other ranks, counted as in Traffic
   Index received = 0;         // bytes from other ranks
-  Index buffer = 0;           // reduced, gathered or broadcast bytes of all roots; 0: all-to-all and gather
+  Index buffer = 0;           // reduced, gathered or broadcast bytes of all roots; otherwise 0
   Index roots = 0;            // number of roots in one call of broadcast or reduce
   // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm
   auto operator<=>(const DryTransfer&) const = default;

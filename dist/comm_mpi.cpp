@@ -258,7 +258,7 @@ class CommMpi final : public Comm {
   }
 
   void do_reduce_scatter(ConstView in, View out, View) override {
-    if (in.dtype() == DType::f32 && parts_in_tree(out.size_bytes(), size_)) {
+    if (in.dtype() == DType::f32 && blocks_in_tree(out.size_bytes(), size_)) {
       std::vector<float> sums(in.as<float>(), in.as<float>() + in.elements());
       reduce_in_tree(view_of(sums.data(), {in.elements()}), Reduce::sum);
       std::copy_n(sums.data() + rank_ * out.elements(), out.elements(), out.as<float>());
@@ -272,7 +272,7 @@ class CommMpi final : public Comm {
   void do_all_gather(ConstView in, View out) override {
     std::byte* const mine = out.bytes() + rank_ * in.size_bytes();
     if (in.size_bytes() > 0 && mine != in.bytes()) std::memcpy(mine, in.bytes(), in.size_bytes());
-    if (parts_in_tree(in.size_bytes(), size_) && !is_one_node()) {
+    if (blocks_in_tree(in.size_bytes(), size_) && !is_one_node()) {
       const int bytes = narrow(in.size_bytes());
       return check(MPI_Allgather(MPI_IN_PLACE, bytes, MPI_BYTE, out.bytes(), bytes, MPI_BYTE, comm_), "MPI_Allgather");
     }

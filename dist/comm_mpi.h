@@ -8,8 +8,9 @@
 //                        placement of the ranks.
 //   all-gather           a block goes once to each other machine. Its receiver there shares it with
 //                        the other ranks. The sums of an all-reduce are gathered in this way.
-//   broadcast, barrier, eager all-reduce, all-gather of small parts: by MPI, in trees
-// Sums in trees (AllReduceAlgorithm, parts_in_tree) and gathers of texts have one message for each
+//   broadcast, barrier, eager all-reduce, all-gather of small blocks    by MPI, in trees
+//
+// Sums in trees (AllReduceAlgorithm, blocks_in_tree) and gathers of texts have one message for each
 // edge of a binary tree, within a machine too.
 // The watchdog (dist/watchdog.h) ends the job if a call waits too long.
 #pragma once

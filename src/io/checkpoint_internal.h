@@ -91,15 +91,15 @@ struct WrittenFile {
 WrittenFile write_shard(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const ShardContents& contents, int rank);
 
-// Returns, as bytes, the mapping of the slices that a rank writes to whole tensors. Each rank makes
-// its own part, so that rank 0 computes no layout of another rank.
-std::string index_part(const ShardContents& contents, int rank);
+// Returns, as bytes, the mapping of the slices that a rank writes to whole tensors. Each rank
+// computes its own, so that rank 0 computes no layout of another rank.
+std::string encode_mappings(const ShardContents& contents, int rank);
 // Writes the index to a new file in `dir`, syncs it and verifies it. Throws Failure.
 // It holds the training state, and the mapping of all shards to whole tensors.
-// parts: index_part() of each rank, by rank.
+// encoded: encode_mappings() of each rank, by rank.
 WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
-                        std::span<const std::string> parts);
+                        std::span<const std::string> encoded);
 
 // Step of a folder that abandon_newer has renamed (step-N.abandoned); empty for another name.
 std::optional<Index> abandoned_step(const std::string& name);

@@ -67,8 +67,8 @@ struct CheckpointSaver::Save {
   TrainState state;
   ShardContents contents;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  fs::path dir{};  // of the unfinished checkpoint
-  std::vector<std::string> index_parts{};  // of all ranks, on rank 0
+  fs::path dir{};                       // of the unfinished checkpoint
+  std::vector<std::string> mappings{};  // of all ranks, on rank 0
   WrittenFile shard{}, index{};
   std::vector<WrittenFile> shards{};  // of all ranks, on rank 0 in the second phase
   bool committing = false;
@@ -79,7 +79,7 @@ struct CheckpointSaver::Save {
 
   void write_files(int rank) {
     shard = write_shard(format, dir, state, contents, rank);
-    if (rank == 0) index = write_index(format, dir, state, contents.specs, contents.kinds, index_parts);
+    if (rank == 0) index = write_index(format, dir, state, contents.specs, contents.kinds, mappings);
   }
   void commit(const fs::path& run_dir, const std::function<void()>& before_commit) {
     const fs::path checkpoints = checkpoints_of(run_dir);
@@ -134,7 +134,7 @@ void CheckpointSaver::start(const TrainState& state, const ShardContents& conten
   save_ = std::make_unique<Save>(state, contents);
   try {
     make_folder();
-    save_->index_parts = world_.gather(index_part(contents, world_.rank()));
+    save_->mappings = world_.gather(encode_mappings(contents, world_.rank()));
     agree_on_errors(world_, [&] {
       save_->writer.start([save = save_.get(), rank = world_.rank()] { save->write_files(rank); }, asynchronous_);
     });

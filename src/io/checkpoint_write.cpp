@@ -197,9 +197,9 @@ ShardContents copied_contents(const ShardContents& contents, const float* from) 
   return {contents.specs, contents.layout, contents.flat, contents.kinds, read};
 }
 
-// For each mapping of a part: the parameter's index, the elements of its slice, the range of the
-// slice, and begin and size of the box along each dimension of the parameter.
-std::string index_part(const ShardContents& contents, int rank) {
+// A mapping is the parameter's index, the elements of its slice, the range of the slice, and the
+// box: begin and size along each dimension of the parameter.
+std::string encode_mappings(const ShardContents& contents, int rank) {
   std::vector<Index> values;
   for (const OwnedRange& range : shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank))) {
     Index at = 0;  // offset in the slice
@@ -215,11 +215,11 @@ std::string index_part(const ShardContents& contents, int rank) {
 
 namespace {
 
-// Adds the mappings of a part to those of each parameter.
-void add_mappings(std::string_view part, const std::string& file, const std::vector<ParamSpec>& specs,
+// Adds the encoded mappings of a rank to those of each parameter.
+void add_mappings(std::string_view encoded, const std::string& file, const std::vector<ParamSpec>& specs,
                   std::vector<std::vector<SliceMapping>>& mappings) {
-  std::vector<Index> values(part.size() / sizeof(Index));
-  std::memcpy(values.data(), part.data(), part.size());
+  std::vector<Index> values(encoded.size() / sizeof(Index));
+  std::memcpy(values.data(), encoded.data(), encoded.size());
   for (auto at = values.begin(); at != values.end();) {
     const auto param = static_cast<std::size_t>(*at++);
     SliceMapping mapping{file, *at++, {}, {}};
@@ -237,10 +237,10 @@ void add_mappings(std::string_view part, const std::string& file, const std::vec
 
 WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, const TrainState& state,
                         const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
-                        std::span<const std::string> parts) {
+                        std::span<const std::string> encoded) {
   std::vector<std::vector<SliceMapping>> mappings(specs.size());
-  for (std::size_t rank = 0; rank < parts.size(); ++rank)
-    add_mappings(parts[rank], format.shard_name(static_cast<int>(rank)), specs, mappings);
+  for (std::size_t rank = 0; rank < encoded.size(); ++rank)
+    add_mappings(encoded[rank], format.shard_name(static_cast<int>(rank)), specs, mappings);
   const fs::path path = dir / format.index_name();
   const std::unique_ptr<CheckpointWriter> file = format.create(path);
   write_state(*file, state);

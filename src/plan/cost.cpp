@@ -90,13 +90,13 @@ std::vector<Algorithm> algorithms_of(bool device, const Peers& peers, const DryT
   const bool all_reduce = transfer.kind == Collective::all_reduce;
   if (!device || transfer.kind == Collective::all_to_all) {
     const double beyond = counted * peers.away / others;
-    const bool parts = transfer.kind == Collective::reduce_scatter || transfer.kind == Collective::all_gather,
-               small_parts = parts && parts_in_tree(transfer.buffer / p, p);
+    const bool scattered = transfer.kind == Collective::reduce_scatter || transfer.kind == Collective::all_gather,
+               small_blocks = scattered && blocks_in_tree(transfer.buffer / p, p);
     const AllReduceAlgorithm algorithm = all_reduce_algorithm(transfer.buffer, p);
     if ((all_reduce && algorithm == AllReduceAlgorithm::eager) ||
-        (small_parts && transfer.kind == Collective::all_gather))
+        (small_blocks && transfer.kind == Collective::all_gather))
       return {{"doubling", doublings(on_node), doublings(nodes), 0, counted - beyond, beyond}};
-    if ((all_reduce && algorithm == AllReduceAlgorithm::tree) || small_parts) {
+    if ((all_reduce && algorithm == AllReduceAlgorithm::tree) || small_blocks) {
       const double here = 2 * doublings(on_node), away = 2 * doublings(nodes);
       return {{"tree", here, away, 0, here * buffer, away * buffer}};
     }

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # Functions for benchmarks of whole trainings, after tests/cli/lib/lib.sh.
 
 # Makes data/ from the sources of this program, and writes base.ini: the model of

@@ -25,7 +25,7 @@ namespace {
 
 using test::world;
 
-// Buffers of 2200 f64 and of 19 ranks have parts of less than 1 KiB.
+// Buffers of 2200 f64 and of 19 ranks have blocks of less than 1 KiB.
 constexpr Index elements = 2200;
 
 double value_of(int rank, Index i) {
@@ -67,19 +67,19 @@ TEST(Trees, TakeTheMaximum) {
   for (Index i = 0; i < elements; ++i) ASSERT_EQ(x[i], i);
 }
 
-TEST(Trees, ScatterAndGatherSmallParts) {
+TEST(Trees, ScatterAndGatherSmallBlocks) {
   const int n = world().size(), r = world().rank();
-  constexpr Index part = 7;
-  std::vector<float> x(n * part), sums(part), all(n * part);
-  for (Index i = 0; i < n * part; ++i) x[i] = static_cast<float>(i * (r + 1));
+  constexpr Index block = 7;
+  std::vector<float> x(n * block), sums(block), all(n * block);
+  for (Index i = 0; i < n * block; ++i) x[i] = static_cast<float>(i * (r + 1));
   sent_messages = 0;
-  world().reduce_scatter(view_of(x.data(), {n * part}), view_of(sums.data(), {part}));
+  world().reduce_scatter(view_of(x.data(), {n * block}), view_of(sums.data(), {block}));
   if (n > small_group) {
     EXPECT_EQ(sent_messages, r == 0 ? 0 : 1);
   }
-  for (Index i = 0; i < part; ++i) ASSERT_EQ(sums[i], static_cast<float>((r * part + i) * n * (n + 1) / 2));
-  world().all_gather(view_of(sums.data(), {part}), view_of(all.data(), {n * part}));
-  for (Index i = 0; i < n * part; ++i) ASSERT_EQ(all[i], static_cast<float>(i * n * (n + 1) / 2));
+  for (Index i = 0; i < block; ++i) ASSERT_EQ(sums[i], static_cast<float>((r * block + i) * n * (n + 1) / 2));
+  world().all_gather(view_of(sums.data(), {block}), view_of(all.data(), {n * block}));
+  for (Index i = 0; i < n * block; ++i) ASSERT_EQ(all[i], static_cast<float>(i * n * (n + 1) / 2));
 }
 
 // Texts of any bytes and sizes, empty ones included.

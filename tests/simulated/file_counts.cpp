@@ -46,24 +46,24 @@ FileCounts file_counts() {
 
 extern "C" {
 
-#define COUNTED_OPEN(name)                      \
-  int name(const char* path, int flags, ...) {  \
-    NEXT(name);                                 \
-    va_list rest;                               \
-    va_start(rest, flags);                      \
-    const mode_t mode = va_arg(rest, mode_t);   \
-    va_end(rest);                               \
-    count(path, opens);                         \
-    return real(path, flags, mode);             \
+#define COUNTED_OPEN(name)                     \
+  int name(const char* path, int flags, ...) { \
+    NEXT(name);                                \
+    va_list rest;                              \
+    va_start(rest, flags);                     \
+    const mode_t mode = va_arg(rest, mode_t);  \
+    va_end(rest);                              \
+    count(path, opens);                        \
+    return real(path, flags, mode);            \
   }
 COUNTED_OPEN(open)
 COUNTED_OPEN(open64)
 
-#define COUNTED_FOPEN(name)                          \
-  FILE* name(const char* path, const char* mode) {   \
-    NEXT(name);                                      \
-    count(path, opens);                              \
-    return real(path, mode);                         \
+#define COUNTED_FOPEN(name)                        \
+  FILE* name(const char* path, const char* mode) { \
+    NEXT(name);                                    \
+    count(path, opens);                            \
+    return real(path, mode);                       \
   }
 COUNTED_FOPEN(fopen)
 COUNTED_FOPEN(fopen64)
@@ -74,11 +74,11 @@ DIR* opendir(const char* path) {
   return real(path);
 }
 
-#define COUNTED_STATUS(name, type)             \
+#define COUNTED_STATUS(name, type)              \
   int name(const char* path, struct type* to) { \
-    NEXT(name);                                \
-    count(path, statuses);                     \
-    return real(path, to);                     \
+    NEXT(name);                                 \
+    count(path, statuses);                      \
+    return real(path, to);                      \
   }
 COUNTED_STATUS(stat, stat)
 COUNTED_STATUS(lstat, stat)

@@ -75,16 +75,16 @@ class SimulatedComm final : public Comm {
       count(root == rank_ ? size_ - 1 : 1, x.size_bytes() * (root == rank_ ? size_ - 1 : 1));
     return {};
   }
-  void count_parts(Index part_bytes) {
-    count(parts_in_tree(part_bytes, size_) ? 2 * tree_depth(size_) : size_ - 1, part_bytes * (size_ - 1));
+  void count_blocks(Index block_bytes) {
+    count(blocks_in_tree(block_bytes, size_) ? 2 * tree_depth(size_) : size_ - 1, block_bytes * (size_ - 1));
   }
   void do_reduce_scatter(ConstView in, View out, View) override {
-    count_parts(out.size_bytes());
+    count_blocks(out.size_bytes());
     std::memmove(out.bytes(), in.bytes() + rank_ * out.size_bytes(), out.size_bytes());
   }
   void do_all_gather(ConstView in, View out) override {
     const Index bytes = in.size_bytes();
-    count_parts(bytes);
+    count_blocks(bytes);
     const std::vector<std::byte> mine(in.bytes(), in.bytes() + bytes);
     for (int r = 0; r < size_; ++r) std::copy(mine.begin(), mine.end(), out.bytes() + r * bytes);
     if (!is_world() || out.dtype() != DType::i64 || in.elements() != 1) return;

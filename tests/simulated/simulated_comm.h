@@ -18,7 +18,7 @@ struct GroupCounts {
   Index bytes = 0;     // that this rank sends, or receives if these are more
 };
 
-// What a simulated rank shares with the other ranks of its job, and what is counted.
+// A job of which single ranks are simulated. It has what they share, and counts.
 struct SimulatedJob {
   int ranks = 1, ranks_per_machine = 8;
   // Returns all ranks' bytes of a gather, by rank, from those of rank 0.

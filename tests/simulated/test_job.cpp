@@ -83,17 +83,17 @@ class Job {
     const std::unique_ptr<Comm> world = make_simulated_world(job_, rank);
     text_ = folder_.path().string();
     count_files(text_.c_str());
-    CommandLine line{*world,
-                     {(folder_.path() / "config.ini").string(), "--quiet",
-                      "--data.path=" + (folder_.path() / "data").string(),
-                      fmt::format("--train.global_batch={}", layout_.dp()), fmt::format("--train.steps={}", steps),
-                      fmt::format("--run.resume={}", resume)}};
+    CommandLine line{
+        *world,
+        {(folder_.path() / "config.ini").string(), "--quiet", "--data.path=" + (folder_.path() / "data").string(),
+         fmt::format("--train.global_batch={}", layout_.dp()), fmt::format("--train.steps={}", steps),
+         fmt::format("--run.resume={}", resume)}};
     EXPECT_EQ(train_command(line), 0);
     return {file_counts(), job_.counts};
   }
 
-  // Lets the manifest of a checkpoint, of which rank 0 has written its own files, describe the shard
-  // of another rank.
+  // Moves the shard of another rank into a checkpoint of which rank 0 has written its own files.
+  // Lets the manifest describe it.
   void add_shard(Index step, int rank, const fs::path& shard) {
     const fs::path dir = checkpoint(step);
     Manifest manifest = read_manifest(dir);
@@ -107,14 +107,14 @@ class Job {
   }
 
  private:
-  // All ranks' part of the index, or digests of shards: those of rank 0 stand for all of them.
+  // Mappings of all ranks, or digests of shards: those of rank 0 stand for all of them.
   std::vector<std::string> gathered(std::string_view mine) const {
     std::vector<std::string> all(static_cast<std::size_t>(layout_.ranks), std::string(mine));
     if (mine.size() == sizeof(WrittenFile)) return all;
     const std::vector<ParamSpec> specs = param_specs(parse_config(model, "the model"), vocab);
     for (int rank = 1; rank < layout_.ranks; ++rank) {
       const FlatLayout flat = flat_layout(specs, layout_, coord_of(layout_, rank));
-      all[static_cast<std::size_t>(rank)] = index_part({specs, layout_, flat, {}, {}}, rank);
+      all[static_cast<std::size_t>(rank)] = encode_mappings({specs, layout_, flat, {}, {}}, rank);
     }
     return all;
   }
@@ -170,7 +170,8 @@ void expect_within(const Bounds& bounds, int ranks, const Counted& counted) {
 // of a tree only.
 TEST(SimulatedJob, HasBoundsThatHoldForManyRanks) {
   constexpr int small = 1024, large = 16384;
-  const Ran of_small = run_job(small, {small / 2 + 3, small - 1}), of_large = run_job(large, {large / 2 + 3, large - 1});
+  const Ran of_small = run_job(small, {small / 2 + 3, small - 1}),
+            of_large = run_job(large, {large / 2 + 3, large - 1});
   for (const auto phase : {&Ran::started, &Ran::resumed}) {
     const std::map<int, Counted>&few = of_small.*phase, &many = of_large.*phase;
     for (auto a = few.begin(), b = many.begin(); a != few.end(); ++a, ++b) {

@@ -21,12 +21,12 @@ namespace sy {
 // Writes an index with all kinds of tensors of a training.
 inline WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir,
                                const TrainState& state, const std::vector<ParamSpec>& specs, const Layout& layout) {
-  std::vector<std::string> parts;
+  std::vector<std::string> mappings;
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-    parts.push_back(index_part({specs, layout, flat, {}, {}}, rank));
+    mappings.push_back(encode_mappings({specs, layout, flat, {}, {}}, rank));
   }
-  return write_index(format, dir, state, specs, tensor_kinds(specs), parts);
+  return write_index(format, dir, state, specs, tensor_kinds(specs), mappings);
 }
 
 }  // namespace sy
