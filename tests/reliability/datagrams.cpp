@@ -43,7 +43,8 @@ class Socket {
   std::uint16_t port() const { return port_; }  // in network byte order
   void send(std::uint16_t port, std::span<const std::uint8_t> bytes) const {
     const sockaddr_in to = address_of(port);
-    static_cast<void>(::sendto(file_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to));
+    static_cast<void>(
+        ::sendto(file_, bytes.data(), bytes.size(), 0, reinterpret_cast<const sockaddr*>(&to), sizeof to));
   }
   // Returns the next datagram; empty if there is none in time.
   std::vector<std::uint8_t> receive(double seconds) const {
@@ -293,11 +294,21 @@ class Datagrams final : public Row {
   }
   Heartbeat any_heartbeat(Draw& draw) const {
     using Limits = std::numeric_limits<double>;
-    constexpr std::int32_t ranks[] = {1, 1, 0, 2, -1, 1 << 20, std::numeric_limits<std::int32_t>::max(),
-                                      std::numeric_limits<std::int32_t>::min()};
+    constexpr std::int32_t ranks[] = {
+        1, 1, 0, 2, -1, 1 << 20, std::numeric_limits<std::int32_t>::max(), std::numeric_limits<std::int32_t>::min()};
     constexpr std::int32_t kinds[] = {0, 0, 1, 2, -1};
-    constexpr double times[] = {0, -1, 1e-300, 3, 1e9, 1e300, -1e300, Limits::infinity(), -Limits::infinity(),
-                                Limits::quiet_NaN(), Limits::max(), Limits::denorm_min()};
+    constexpr double times[] = {0,
+                                -1,
+                                1e-300,
+                                3,
+                                1e9,
+                                1e300,
+                                -1e300,
+                                Limits::infinity(),
+                                -Limits::infinity(),
+                                Limits::quiet_NaN(),
+                                Limits::max(),
+                                Limits::denorm_min()};
     const std::uint64_t numbers[] = {0, 1, last_heard_, last_heard_ + 1, last_heard_ + (1 << 20), ~std::uint64_t{0}};
     Heartbeat heartbeat{ranks[draw.below(std::ssize(ranks))], kinds[draw.below(std::ssize(kinds))],
                         numbers[draw.below(std::ssize(numbers))], times[draw.below(std::ssize(times))]};
@@ -315,8 +326,8 @@ class Datagrams final : public Row {
   std::vector<std::vector<std::uint8_t>> recorded_;  // the latest datagrams of the job
   std::size_t num_recorded_ = 0;
   std::optional<HeartbeatDatagram> previous_question_;  // of this process
-  std::uint64_t last_question_ = 0;  // of this process
-  std::uint64_t last_heard_ = 0;     // of the rank
+  std::uint64_t last_question_ = 0;                     // of this process
+  std::uint64_t last_heard_ = 0;                        // of the rank
 };
 
 }  // namespace

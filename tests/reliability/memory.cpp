@@ -31,9 +31,8 @@ class MemoryLimits final : public Row {
     const Writer& writer = *point.writer;
     writer.reset();
     const CommandResult first = run_command(
-        writer.args,
-        {.prepare = [&] { arm_allocations(point.call, static_cast<NoMemoryFault>(point.kind)); },
-         .finish = [] { disarm_allocations(); }});
+        writer.args, {.prepare = [&] { arm_allocations(point.call, static_cast<NoMemoryFault>(point.kind)); },
+                      .finish = [] { disarm_allocations(); }});
     TrialResult result = outcome_of_failure(
         writer, first,
         fmt::format("{}, allocation {} of {} {}", writer.name, point.call, writer.calls, names[point.kind]));

@@ -98,8 +98,7 @@ INJECTED(shared, Win_allocate_shared,
          (size, unit, info, comm, base, window))
 INJECTED(message, Comm_split, (MPI_Comm comm, int color, int key, MPI_Comm* group), (comm, color, key, group))
 INJECTED(message, Barrier, (MPI_Comm comm), (comm))
-INJECTED(message, Bcast, (void* x, int count, MPI_Datatype type, int root, MPI_Comm comm),
-         (x, count, type, root, comm))
+INJECTED(message, Bcast, (void* x, int count, MPI_Datatype type, int root, MPI_Comm comm), (x, count, type, root, comm))
 INJECTED(message, Allreduce, (const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
          (in, out, count, type, op, comm))
 INJECTED(message, Allgather,
@@ -127,8 +126,8 @@ INJECTED(end, Finalize, (), ())
 // NOLINTBEGIN(bugprone-reserved-identifier): the names that the linker gives
 WRAPPED(void, _ZN2sy4Comm10all_gatherENS_9BasicViewIKSt4byteEENS1_IS2_EE,
         (sy::Comm * comm, sy::ConstView in, sy::View out), (comm, in, out))
-WRAPPED(void, _ZN2sy4Comm10all_reduceENS_9BasicViewISt4byteEENS_6ReduceE,
-        (sy::Comm * comm, sy::View x, sy::Reduce op), (comm, x, op))
+WRAPPED(void, _ZN2sy4Comm10all_reduceENS_9BasicViewISt4byteEENS_6ReduceE, (sy::Comm * comm, sy::View x, sy::Reduce op),
+        (comm, x, op))
 WRAPPED(void, _ZN2sy4Comm14reduce_scatterENS_9BasicViewIKSt4byteEENS1_IS2_EES5_,
         (sy::Comm * comm, sy::ConstView in, sy::View out, sy::View scratch), (comm, in, out, scratch))
 WRAPPED(void, _ZN2sy4Comm7barrierEv, (sy::Comm * comm), (comm))

@@ -77,13 +77,13 @@ class RankSignals final : public Row {
     const double moment = 2.5 * seconds_ * static_cast<double>(draw.below(10000)) / 10000;
     fs::remove_all("run");
     const CommandResult stopped = run_job(command_, {.limit = 180, .meanwhile = [&](pid_t script) {
-                                                              sleep_seconds(moment);
-                                                              const std::vector<pid_t> ranks = rank_processes();
-                                                              if (target < 2 && std::ssize(ranks) > target)
-                                                                send(ranks[static_cast<std::size_t>(target)], signal);
-                                                              else
-                                                                send(target == 3 ? -script : script, signal);
-                                                            }});
+                                                       sleep_seconds(moment);
+                                                       const std::vector<pid_t> ranks = rank_processes();
+                                                       if (target < 2 && std::ssize(ranks) > target)
+                                                         send(ranks[static_cast<std::size_t>(target)], signal);
+                                                       else
+                                                         send(target == 3 ? -script : script, signal);
+                                                     }});
     TrialResult result{outcome_of_stop(stopped, signal, true),
                        fmt::format("SIG{} to {} after {:.3f} s: {}", sigabbrev_np(signal),
                                    target < 2    ? fmt::format("rank {}", target)

@@ -10,12 +10,14 @@ namespace sy::campaign {
 namespace {
 
 // Settings that differ from those of config.ini.
-constexpr const char* settings[] = {"train.lr=0.1",     "train.steps=30", "train.global_batch=8",   "train.seed=7",
-                                    "train.warmup=3",   "moe.d_ff=32",    "moe.top_k=1",            "model.layers=3",
-                                    "model.d_model=32", "run.dtype=bf16", "run.checkpoint_every=3", "parallel.ep=2"};
+constexpr const char* settings[] = {"train.lr=0.1",   "train.steps=30",         "train.global_batch=8",
+                                    "train.seed=7",   "train.warmup=3",         "moe.d_ff=32",
+                                    "moe.top_k=1",    "model.layers=3",         "model.d_model=32",
+                                    "run.dtype=bf16", "run.checkpoint_every=3", "parallel.ep=2"};
 // Properties of a build (CAMPAIGN_BUILD), and their names in messages.
-constexpr const char* builds[][2] = {
-    {"version", "the program's version"}, {"commit", "the program's commit"}, {"options", "the program's build options"}};
+constexpr const char* builds[][2] = {{"version", "the program's version"},
+                                     {"commit", "the program's commit"},
+                                     {"options", "the program's build options"}};
 
 class UnlikeRanks final : public Row {
  public:
@@ -56,9 +58,10 @@ class UnlikeRanks final : public Row {
     const Index rank = draw.below(2);
     const double delay = static_cast<double>(draw.below(300)) / 1000;
     const CommandResult lost = run_job(
-        command_, {.limit = 90, .prepare = [] { ::setenv("SWITCHYARD_TIMEOUT", "3", 1); }, .meanwhile = [&](pid_t) {
-                     signal_rank(rank, delay, [](pid_t process) { ::kill(process, SIGSTOP); });
-                   }});
+        command_,
+        {.limit = 90,
+         .prepare = [] { ::setenv("SWITCHYARD_TIMEOUT", "3", 1); },
+         .meanwhile = [&](pid_t) { signal_rank(rank, delay, [](pid_t process) { ::kill(process, SIGSTOP); }); }});
     TrialResult result{outcome_of_lost_rank(lost),
                        fmt::format("rank {} is stopped after {} s: {}", rank, delay, text_of(lost))};
     if (!is_failure(result.outcome)) add_resume(result, run_job(command_, {.limit = 180}), undisturbed());
@@ -68,17 +71,19 @@ class UnlikeRanks final : public Row {
   // The rank is stopped again and again, each time for less than the timeout.
   TrialResult slow(Draw& draw) {
     const Index rank = draw.below(2), stops = 1 + draw.below(8);
-    const CommandResult done = run_job(
-        command_, {.limit = 120, .prepare = [] { ::setenv("SWITCHYARD_TIMEOUT", "10", 1); }, .meanwhile = [&](pid_t) {
-                     signal_rank(rank, 0, [&](pid_t process) {
-                       for (Index i = 0; i < stops; ++i) {
-                         ::kill(process, SIGSTOP);
-                         sleep_seconds(static_cast<double>(draw.below(500)) / 1000);
-                         ::kill(process, SIGCONT);
-                         sleep_seconds(static_cast<double>(draw.below(20)) / 1000);
-                       }
-                     });
-                   }});
+    const CommandResult done = run_job(command_, {.limit = 120,
+                                                  .prepare = [] { ::setenv("SWITCHYARD_TIMEOUT", "10", 1); },
+                                                  .meanwhile =
+                                                      [&](pid_t) {
+                                                        signal_rank(rank, 0, [&](pid_t process) {
+                                                          for (Index i = 0; i < stops; ++i) {
+                                                            ::kill(process, SIGSTOP);
+                                                            sleep_seconds(static_cast<double>(draw.below(500)) / 1000);
+                                                            ::kill(process, SIGCONT);
+                                                            sleep_seconds(static_cast<double>(draw.below(20)) / 1000);
+                                                          }
+                                                        });
+                                                      }});
     return whole(done, undisturbed(), fmt::format("rank {} is stopped {} times", rank, stops));
   }
 
@@ -132,7 +137,7 @@ class UnlikeRanks final : public Row {
 
   std::vector<std::string> args_ = train_args({"--run.resume=true", "--train.steps=12"});
   std::vector<std::string> command_ = job_command(args_);
-  std::vector<std::pair<std::string, std::string>> isas_;  // names, and the weights of their trainings
+  std::vector<std::pair<std::string, std::string>> isas_;  // names, and weights of trainings
 };
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace {
 struct WindowEntry {
   const char* name;
   Window window;
-  bool is_first = false;         // the first call alone
-  bool shares_memory = true;     // otherwise data travel by messages of MPI
+  bool is_first = false;      // the first call alone
+  bool shares_memory = true;  // otherwise data travel by messages of MPI
 };
 constexpr WindowEntry windows[] = {
     {"start of MPI", Window::init},
@@ -58,13 +58,14 @@ class Windows final : public Row {
                 rank = trial / num_entries / std::ssize(action_names) % num_ranks;
     const long calls = count_of(entry, rank), call = 1 + draw.below(entry.is_first ? 2 : calls);
     fs::remove_all("run");
-    const CommandResult lost = run_job(
-        command_, {.limit = 90, .prepare = [&] {
-                     ::setenv("SWITCHYARD_TIMEOUT", "3", 1);
-                     ::setenv("CAMPAIGN_WINDOW",
-                              fmt::format("{} {} {} {}", rank, static_cast<int>(entry.window), call, action).c_str(), 1);
-                     if (!entry.shares_memory) ::setenv("SWITCHYARD_WINDOW", "0", 1);
-                   }});
+    const CommandResult lost =
+        run_job(command_,
+                {.limit = 90, .prepare = [&] {
+                   ::setenv("SWITCHYARD_TIMEOUT", "3", 1);
+                   ::setenv("CAMPAIGN_WINDOW",
+                            fmt::format("{} {} {} {}", rank, static_cast<int>(entry.window), call, action).c_str(), 1);
+                   if (!entry.shares_memory) ::setenv("SWITCHYARD_WINDOW", "0", 1);
+                 }});
     TrialResult result{outcome_of_lost_rank(lost),
                        fmt::format("rank {} {} at passage {} of {} of the window '{}': {}", rank, action_names[action],
                                    call, calls, entry.name, text_of(lost))};
