@@ -24,8 +24,8 @@ void WriterThread::start(std::function<void()> work, bool own_thread) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     work_ = nullptr;
     fail(
-        "cannot start a thread to write the checkpoint: {}: raise the limit of processes (ulimit -u), or set "
-        "run.async_checkpoint = false",
+        "cannot start a thread to write the checkpoint: {}: raise the limits on the address space (ulimit -v) and on "
+        "processes (ulimit -u), or set run.async_checkpoint = false",
         e.code().message());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);

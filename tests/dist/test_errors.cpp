@@ -21,7 +21,8 @@ struct TerminateHandlerDeathTest : testing::Test {
 };
 
 TEST_F(TerminateHandlerDeathTest, PrintsALackOfMemory) {
-  EXPECT_EXIT(throw_in_thread(std::bad_alloc()), testing::ExitedWithCode(1), "^switchyard: not enough memory: [^\n]*\n$");
+  EXPECT_EXIT(throw_in_thread(std::bad_alloc()), testing::ExitedWithCode(1),
+              "^switchyard: not enough memory: [^\n]*\n$");
   EXPECT_EXIT(throw_in_thread(NoMemory("no memory for 7 bytes")), testing::ExitedWithCode(1),
               "^switchyard: no memory for 7 bytes\n$");
 }

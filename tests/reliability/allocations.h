@@ -4,8 +4,8 @@
 namespace sy::campaign {
 
 // Counted are malloc, calloc, realloc, aligned allocations and mmap of at least so many bytes, of
-// the program and of all libraries, libc included. An allocation that fits in the largest block
-// that was freed before, less what others have used of it, succeeds and is not counted.
+// the program and of all libraries, libc included. An allocation succeeds and is not counted if it
+// fits in the unused bytes of the largest block that was freed before.
 constexpr unsigned long least_counted_bytes = 4096;
 
 enum class NoMemoryFault {

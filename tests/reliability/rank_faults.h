@@ -1,5 +1,5 @@
-// Faults within a rank of a job: it ends or stops in a chosen window, or claims to be another
-// build. launch/mpirun.sh hands the environment on to the ranks.
+// Faults within a rank of a job: it ends or stops in a chosen window, or has another build's name.
+// launch/mpirun.sh hands the environment on to the ranks.
 //
 //   CAMPAIGN_WINDOW="RANK WINDOW CALL ACTION"  the rank acts at the CALL-th passage of the window
 //   CAMPAIGN_COUNTS=FILE                       rank R writes its passages of each window to FILE.R

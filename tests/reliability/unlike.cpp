@@ -137,7 +137,7 @@ class UnlikeRanks final : public Row {
 
   std::vector<std::string> args_ = train_args({"--run.resume=true", "--train.steps=12"});
   std::vector<std::string> command_ = job_command(args_);
-  std::vector<std::pair<std::string, std::string>> isas_;  // names, and weights of each
+  std::vector<std::pair<std::string, std::string>> isas_;  // names, and weights of trainings
 };
 
 }  // namespace
