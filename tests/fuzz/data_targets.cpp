@@ -56,7 +56,7 @@ void read_dataset_description(Input input) {
   verify_dataset(scratch.path());
 }
 
-constexpr Index max_text_bytes = Index{4} << 20;  // that a target reads of a decompressed file
+constexpr Index max_text_bytes = Index{2} << 20;  // that a target reads of a decompressed file
 
 // Reads JSON lines, once for a text and once for conversations.
 void read_json_lines_file(Input input) {

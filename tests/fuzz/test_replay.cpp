@@ -131,7 +131,7 @@ TEST_P(FuzzReplay, AcceptsOrRefusesTheCorpus) {
 }
 
 TEST_P(FuzzReplay, AcceptsOrRefusesChangedInputs) {
-  const int changes_of_file = GetParam().has_known_findings ? 0 : 200;
+  const int changes_of_file = GetParam().has_known_findings ? 0 : 100;
   std::vector<std::string> contents;
   for (const CorpusFile& file : corpus_of(GetParam())) contents.push_back(file.content);
   Mutator mutator(1);

@@ -429,8 +429,7 @@ TEST(ForgedGlobalHeap, RejectsMappingsThatCannotBe) {
   const std::string honest = read_file(index);
   const std::size_t heap = honest.find("GCOL");
   ASSERT_NE(heap, std::string::npos);
-  // The first selection after it: type, version, 8 bytes, dimensions, blocks, first and last
-  // element.
+  // The first selection: type, version, 8 bytes, dimensions, blocks, first and last element.
   const std::size_t selection = honest.find(std::string("\2\0\0\0\1\0\0\0\0\0\0\0", 12), heap);
   ASSERT_NE(selection, std::string::npos);
   struct Case {
