@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <sstream>
 
 #include "kernels/check.h"
@@ -52,7 +53,11 @@ void log_console(std::string_view text) {
   constexpr std::size_t max_early_bytes = 1 << 16;
   const std::lock_guard lock(console_log.mutex);
   if (!console_log.file) {
-    if (console_log.early.size() + text.size() <= max_early_bytes) console_log.early += text;
+    try {
+      if (console_log.early.size() + text.size() <= max_early_bytes) console_log.early += text;
+    } catch (const std::bad_alloc&) {
+      console_log.error = "no memory";  // fits in the string itself
+    }
     return;
   }
   if (std::fwrite(text.data(), 1, text.size(), console_log.file) == text.size() && std::fflush(console_log.file) == 0)
