@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <new>
 #include <sstream>
 
+#include "dist/printed_error.h"
 #include "kernels/check.h"
 
 namespace sy {
@@ -22,6 +24,7 @@ struct ConsoleLog {
   std::string error;  // the reason why text is missing in the file
 };
 ConsoleLog console_log;
+std::atomic<bool> printed_error{false};
 
 }  // namespace
 
@@ -37,7 +40,12 @@ std::string error_lines(const std::string& what) {
 void print_error(const std::string& what) {
   const std::string text = error_lines(what);
   std::fputs(text.c_str(), stderr);
+  if (!what.starts_with("warning: ")) printed_error = true;
   log_console(text);
+}
+
+bool has_printed_error() {
+  return printed_error;
 }
 
 // Opens closed standard streams.
