@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <sstream>
 
+#include "dist/printed_error.h"
 #include "kernels/check.h"
 
 namespace sy {
@@ -21,6 +24,7 @@ struct ConsoleLog {
   std::string error;  // the reason why text is missing in the file
 };
 ConsoleLog console_log;
+std::atomic<bool> printed_error{false};
 
 }  // namespace
 
@@ -36,7 +40,12 @@ std::string error_lines(const std::string& what) {
 void print_error(const std::string& what) {
   const std::string text = error_lines(what);
   std::fputs(text.c_str(), stderr);
+  if (!what.starts_with("warning: ")) printed_error = true;
   log_console(text);
+}
+
+bool has_printed_error() {
+  return printed_error;
 }
 
 // Opens closed standard streams.
@@ -52,7 +61,11 @@ void log_console(std::string_view text) {
   constexpr std::size_t max_early_bytes = 1 << 16;
   const std::lock_guard lock(console_log.mutex);
   if (!console_log.file) {
-    if (console_log.early.size() + text.size() <= max_early_bytes) console_log.early += text;
+    try {
+      if (console_log.early.size() + text.size() <= max_early_bytes) console_log.early += text;
+    } catch (const std::bad_alloc&) {
+      console_log.error = "no memory";  // fits in the string itself
+    }
     return;
   }
   if (std::fwrite(text.data(), 1, text.size(), console_log.file) == text.size() && std::fflush(console_log.file) == 0)

@@ -14,6 +14,7 @@
 
 #include "dist/console.h"
 #include "dist/launcher.h"
+#include "dist/printed_error.h"
 
 namespace sy {
 namespace {
@@ -89,6 +90,7 @@ std::terminate_handler handler_before = nullptr;
 // Prints without memory of its own.
 [[noreturn]] void end_after_uncaught_exception() {
   const auto end = [](std::initializer_list<std::string_view> texts) {
+    if (has_printed_error()) _exit(1);  // memory became full while the program ended after an error
     for (const std::string_view text : texts) static_cast<void>(!write(STDERR_FILENO, text.data(), text.size()));
     _exit(1);
   };
