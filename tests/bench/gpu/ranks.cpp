@@ -69,7 +69,7 @@ Recorded recorded(const std::filesystem::path& run, int ranks) {
   const auto dataset = open_validation(trained, dataset_of(trained, {}), {}, false, true);
   const auto engine = load_model(*self, trained, {}, "cpu");
   std::vector<std::int32_t> physical_experts;
-  for_replay_batches(*dataset, config, {.max_windows = 64}, [&](const ReplayBatch& batch) {
+  for_replay_batches(dataset, config, {.max_windows = 64}, [&](const ReplayBatch& batch) {
     const std::vector<std::int32_t> experts = replay(*engine, batch, true, false).layers.back().experts;
     physical_experts.insert(physical_experts.end(), experts.begin(), experts.end());
   });
