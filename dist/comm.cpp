@@ -142,8 +142,16 @@ Work Comm::start_broadcast(std::span<const RootedBuffer> buffers, ComputePoint a
   return do_broadcast(buffers, after);
 }
 
+namespace {
+constexpr Index least_block = Index{1} << 10;  // bytes of a block that is not small
+}  // namespace
+
 bool blocks_in_tree(Index block_bytes, int size) {
-  return size > small_group && block_bytes < Index{1} << 10;
+  return size > small_group && block_bytes < least_block;
+}
+
+Index all_reduce_chunk(int size) {
+  return std::max(Index{8} << 20, size * least_block);
 }
 
 AllReduceAlgorithm all_reduce_algorithm(Index bytes, int size) {
@@ -157,9 +165,9 @@ Index all_reduce_bytes(Index bytes, Index width, int size, int rank) {
   if (algorithm == AllReduceAlgorithm::eager) return bytes * (size - 1);
   if (algorithm == AllReduceAlgorithm::tree) return rank == 0 ? bytes * (size - 1) : bytes;
   Index sent = 0;
-  for (Index at = 0; at < bytes; at += all_reduce_block) {
-    const Index block = std::min(all_reduce_block, bytes - at),
-                own = block_range(block / width, size, rank).size() * width;
+  const Index chunk = all_reduce_chunk(size);
+  for (Index at = 0; at < bytes; at += chunk) {
+    const Index block = std::min(chunk, bytes - at), own = block_range(block / width, size, rank).size() * width;
     sent += block - own + own * (size - 1);
   }
   return sent;

@@ -3,7 +3,7 @@
 //   comm_self   one rank, without MPI
 //   comm_mpi    host buffers, by shared memory within a machine and by MPI otherwise
 //   dist/nccl   device buffers, by NCCL (dist/device_comm.h)
-//   comm_dry    counts bytes and moves no data, except small i32 gathers and gathers of texts
+//   comm_dry    counts bytes and moves no data, except small i32 all-to-alls and gathers
 //
 // Results depend on the group alone, not on the order of arrival.
 // Sums on the host are in rank order. In trees (AllReduceAlgorithm), they are in that of the tree.
@@ -49,22 +49,26 @@ struct RootedBuffer {
 };
 
 // How a group of ranks computes an all-reduce of host buffers:
-//   eager   every rank gets the buffers of all others, and sums them in rank order
-//   blocks  each rank sums one block of the buffer, in rank order, and sends the sums to all others
-//   tree    rank r + 2^k sends its sum to rank r, for k = 0, 1, ...; then rank 0 sends the whole
-//           sum to all. No rank sends or receives more than 2 log2(size) messages.
-// Groups of up to small_group ranks have no tree.
+//   eager   every rank gets the buffers of all others, and sums them in rank order. Up to
+//           all_reduce_eager_limit bytes, and 1 MiB for the buffers of all ranks.
+//   blocks  each rank sums one block of the buffer, in rank order, and sends the sums to all
+//           others. For larger buffers.
+//   tree    for k = 0, 1, ..., rank r + 2^k sends its sum to rank r, if 2^(k+1) divides r. Then
+//           rank 0 sends the whole sum to all. For buffers whose blocks are small (blocks_in_tree).
 enum class AllReduceAlgorithm { eager, blocks, tree };
 AllReduceAlgorithm all_reduce_algorithm(Index bytes, int size);
-inline constexpr Index all_reduce_eager_limit = Index{16} << 10;  // bytes of an eager buffer
-inline constexpr Index all_reduce_block = Index{8} << 20;         // bytes that `blocks` divides
-// Whether the blocks of all ranks are so small that they travel in trees, instead of one message
-// for each pair of ranks. These are the blocks of an all-gather, of a reduce-scatter of f32, and of
-// `blocks`.
+inline constexpr Index all_reduce_eager_limit = Index{16} << 10;
+// Returns the bytes that `blocks` divides among the ranks of a group at a time.
+Index all_reduce_chunk(int size);
+// Groups of up to so many ranks have no trees.
 inline constexpr int small_group = 16;
+// Returns whether the blocks of a group's ranks are small: less than 1 KiB in a group of more than
+// small_group ranks. Small blocks do not travel in one message for each pair of ranks. A
+// reduce-scatter of f32 then sums in a tree, and an all-gather between machines is left to MPI.
 bool blocks_in_tree(Index block_bytes, int size);
 // Returns the bytes that `rank` of a group of `size` sends to other ranks in an all-reduce.
-// It receives equally many, but for a tree: there, forwarded bytes do not count.
+// In a tree, rank 0 sends the sum to all others, and these send one buffer. Otherwise it receives
+// as many bytes as it sends.
 // bytes: size of the buffer; width: bytes of an element.
 Index all_reduce_bytes(Index bytes, Index width, int size, int rank);
 
@@ -161,8 +165,8 @@ class Comm {
   // Shapes: in [n], may be block `rank` of `out`; out [size * n].
   void all_gather(ConstView in, View out);
   // Returns on rank 0 the bytes of all ranks, by rank; on other ranks nothing. Their sizes may
-  // differ. Only on host buffers. Texts travel in a tree, so that no rank has more than
-  // 2 log2(size) messages.
+  // differ. They travel in a binary tree: a rank receives two messages from each of at most
+  // log2(size) others, rounded up, and sends two.
   std::vector<std::string> gather(std::string_view mine);
   // Sends send[r] rows of `in` to each rank r, and receives receive[r] rows from it.
   // Shapes: in [sum of send, ...], in rank order of the destinations; out [sum of receive, ...], in

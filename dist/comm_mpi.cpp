@@ -154,8 +154,9 @@ class CommMpi final : public Comm {
     const AllReduceAlgorithm algorithm = all_reduce_algorithm(bytes, size_);
     if (algorithm == AllReduceAlgorithm::tree) return reduce_in_tree(x, op);
     if (algorithm == AllReduceAlgorithm::blocks) {
-      for (Index at = 0; at < n; at += all_reduce_block / width)
-        reduce_in_blocks(x.dtype(), x.bytes() + at * width, std::min(all_reduce_block / width, n - at), op);
+      const Index chunk = all_reduce_chunk(size_) / width;
+      for (Index at = 0; at < n; at += chunk)
+        reduce_in_blocks(x.dtype(), x.bytes() + at * width, std::min(chunk, n - at), op);
       return;
     }
     if (bytes == 0) return;

@@ -8,7 +8,7 @@
 //                        placement of the ranks.
 //   all-gather           a block goes once to each other machine. Its receiver there shares it with
 //                        the other ranks. The sums of an all-reduce are gathered in this way.
-//   broadcast, barrier, eager all-reduce, all-gather of small blocks    by MPI, in trees
+//   broadcast, barrier, eager all-reduce, all-gather of small blocks    by functions of MPI
 //
 // Sums in trees (AllReduceAlgorithm, blocks_in_tree) and gathers of texts have one message for each
 // edge of a binary tree, within a machine too.

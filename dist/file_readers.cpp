@@ -12,7 +12,7 @@ bool reads_itself(Comm& world, const std::filesystem::path& path) {
   std::error_code error;  // the working directory may be gone
   const std::string absolute = std::filesystem::absolute(path, error).string();
   const bool same_path = broadcast_text(world, absolute, 0) == absolute, first_of_machine = local_rank(world) == 0;
-  return world.rank() == 0 || first_of_machine || !same_path;
+  return first_of_machine || !same_path;  // rank 0 is the first one of its machine
 }
 
 std::string read_for_all_ranks(Comm& world, const std::filesystem::path& path,

@@ -13,8 +13,8 @@ namespace sy {
 // Returns whether this rank reads a file or a folder that all ranks need. Collective.
 // - Rank 0 reads it, and sends the content to the others.
 // - The first rank of each machine reads it, too. Machines may have different files of one name.
-// - A rank for which the path has another absolute form reads it, too.
-// The caller compares the content between these ranks (dist/rank_settings.h).
+// - A rank on which the path has another absolute form than on rank 0 reads it, too.
+// The caller must compare the content between these ranks (dist/rank_settings.h).
 bool reads_itself(Comm& world, const std::filesystem::path& path);
 
 // Returns the result of `read` on the ranks that reads_itself() names, and that of rank 0 on all

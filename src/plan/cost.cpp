@@ -94,13 +94,14 @@ std::vector<Algorithm> algorithms_of(bool device, const Peers& peers, const DryT
                small_blocks = scattered && blocks_in_tree(transfer.buffer / p, p);
     const AllReduceAlgorithm algorithm = all_reduce_algorithm(transfer.buffer, p);
     if ((all_reduce && algorithm == AllReduceAlgorithm::eager) ||
-        (small_blocks && transfer.kind == Collective::all_gather))
+        (small_blocks && nodes > 1 && transfer.kind == Collective::all_gather))
       return {{"doubling", doublings(on_node), doublings(nodes), 0, counted - beyond, beyond}};
-    if ((all_reduce && algorithm == AllReduceAlgorithm::tree) || small_blocks) {
+    if ((all_reduce && algorithm == AllReduceAlgorithm::tree) ||
+        (small_blocks && transfer.kind == Collective::reduce_scatter)) {
       const double here = 2 * doublings(on_node), away = 2 * doublings(nodes);
       return {{"tree", here, away, 0, here * buffer, away * buffer}};
     }
-    const double phases = all_reduce ? 2 * static_cast<double>(ceil_div(transfer.buffer, all_reduce_block)) : 1;
+    const double phases = all_reduce ? 2 * static_cast<double>(ceil_div(transfer.buffer, all_reduce_chunk(p))) : 1;
     return {
         {"direct", nodes == 1 ? phases : 0, nodes > 1 ? phases : 0, phases * (others - 1), counted - beyond, beyond}};
   }

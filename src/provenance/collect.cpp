@@ -1,10 +1,12 @@
 // Facts of this process and of all ranks.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
 #include "dist/device_comm.h"
+#include "dist/errors.h"
 #include "dist/machine.h"
 #include "dist/mpi_info.h"
 #include "kernels/cpu/processor.h"
@@ -74,10 +76,8 @@ Json program_record() {
 
 Json collect_provenance(Comm& world) {
   CallFacts facts;
-  const std::string mine = host_json().dump();
-  std::vector<std::string> hosts = world.gather(mine);  // on rank 0
-  if (hosts.empty()) hosts = {mine};
-  for (const std::string& text : hosts) facts.ranks.push_back(host_from(Json::parse(text)));
+  for (const std::string& text : world.gather(host_json().dump()))  // on rank 0
+    facts.ranks.push_back(host_from(Json::parse(text)));
   try {
     facts.instruction_set = cpu_isa().name;
   } catch (const Error&) {  // a command that computes reports it
@@ -87,8 +87,12 @@ Json collect_provenance(Comm& world) {
   facts.arguments = process_arguments();
   facts.environment = environment_entries();
   Json record = program_record();
-  const Json call = call_record(facts);
-  for (const Json::Member& member : call.members()) record.append(member.name, member.value);
+  const Json call = call_record(facts), of_rank_0 = Json::parse(broadcast_text(world, call.dump(), 0));
+  constexpr std::string_view of_all_ranks[] = {"ranks", "hosts", "processors", "gpus"};
+  for (const Json::Member& member : call.members())
+    record.append(member.name, std::ranges::find(of_all_ranks, member.name) == std::end(of_all_ranks)
+                                   ? member.value
+                                   : of_rank_0.at(member.name));
   return record;
 }
 

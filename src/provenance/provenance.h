@@ -44,7 +44,7 @@ struct CallFacts {
 Json call_record(const CallFacts& facts);
 
 // Returns the record of this program and this call. Collective. Ranks may differ in date, command
-// and environment. Rank 0 has the hosts of all ranks; other ranks have their own alone.
+// and environment.
 Json collect_provenance(Comm& world);
 
 // Returns the record of a text, such as TrainState::provenance. Null if it is no JSON object.

@@ -59,6 +59,19 @@ extern "C" {
 COUNTED_OPEN(open)
 COUNTED_OPEN(open64)
 
+#define COUNTED_OPENAT(name)                               \
+  int name(int folder, const char* path, int flags, ...) { \
+    NEXT(name);                                            \
+    va_list rest;                                          \
+    va_start(rest, flags);                                 \
+    const mode_t mode = va_arg(rest, mode_t);              \
+    va_end(rest);                                          \
+    count(path, opens);                                    \
+    return real(folder, path, flags, mode);                \
+  }
+COUNTED_OPENAT(openat)
+COUNTED_OPENAT(openat64)
+
 #define COUNTED_FOPEN(name)                        \
   FILE* name(const char* path, const char* mode) { \
     NEXT(name);                                    \

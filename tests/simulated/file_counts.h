@@ -4,8 +4,8 @@
 namespace sy::test {
 
 struct FileCounts {
-  long opens = 0;     // open, fopen, opendir and their variants
-  long statuses = 0;  // stat, lstat, access and their variants
+  long opens = 0;     // open, openat, fopen, opendir
+  long statuses = 0;  // stat, lstat, fstatat, statx, access
 };
 // Starts to count calls on paths that contain `text`. The text must live until the next call.
 void count_files(const char* text);

@@ -63,7 +63,7 @@ class SimulatedComm final : public Comm {
   void do_all_reduce(View x, Reduce) override {
     const Index bytes = x.size_bytes();
     const bool in_blocks = all_reduce_algorithm(bytes, size_) == AllReduceAlgorithm::blocks;
-    const Index blocks = ceil_div(bytes, all_reduce_block);
+    const Index blocks = ceil_div(bytes, all_reduce_chunk(size_));
     count(in_blocks ? 2 * blocks * (size_ - 1) : 2 * tree_depth(size_),
           in_blocks ? all_reduce_bytes(bytes, size_of(x.dtype()), size_, rank_)
           : all_reduce_algorithm(bytes, size_) == AllReduceAlgorithm::eager ? bytes * (size_ - 1)
@@ -92,7 +92,7 @@ class SimulatedComm final : public Comm {
     for (int r = 0; r < size_; ++r) out.i64()[r] += machine(r) - machine(rank_);
   }
   std::vector<std::string> do_gather(std::string_view mine) override {
-    count(2 * tree_depth(size_), 0);
+    count(2 * tree_depth(size_), rank_ == 0 ? 0 : std::ssize(mine));
     if (rank_ > 0) return {};
     std::vector<std::string> all = job_.gathered(mine);
     for (const std::string& text : all) job_.counts[size_].bytes += std::ssize(text);
