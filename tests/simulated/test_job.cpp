@@ -154,7 +154,7 @@ struct Bounds {
   Index opens, statuses;  // of files below the job's folder
   Index calls, bytes;     // of collectives over all ranks
 };
-constexpr Bounds of_rank_0{50, 100, 110, Index{40} << 20}, of_other{9, 10, 110, Index{40} << 20};
+constexpr Bounds of_rank_0{60, 100, 110, Index{40} << 20}, of_other{9, 10, 110, Index{40} << 20};
 
 void expect_within(const Bounds& bounds, int ranks, const Counted& counted) {
   EXPECT_LE(counted.files.opens, bounds.opens);
