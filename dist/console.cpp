@@ -10,7 +10,6 @@
 #include <new>
 #include <sstream>
 
-#include "dist/printed_error.h"
 #include "kernels/check.h"
 
 namespace sy {

@@ -21,6 +21,8 @@ std::string one_line(std::string text);
 std::string error_lines(const std::string& what);
 // Prints error_lines() to standard error, and to the log of attach_console_log().
 void print_error(const std::string& what);
+// Returns true after print_error() has printed an error. A warning is no error.
+bool has_printed_error();
 // Prints "switchyard: warning: TEXT" to standard error, and to the log of attach_console_log().
 // If the warning is the same for all ranks, call it on one rank only.
 void warn(const std::string& text);

@@ -14,7 +14,6 @@
 
 #include "dist/console.h"
 #include "dist/launcher.h"
-#include "dist/printed_error.h"
 
 namespace sy {
 namespace {
