@@ -19,13 +19,7 @@ class CommDry final : public Comm {
 
  private:
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
-    int size = 0, rank = 0;
-    const int mine = color(rank_);
-    for (int r = 0; r < size_; ++r) {
-      if (color(r) != mine) continue;
-      rank += r < rank_;
-      ++size;
-    }
+    const auto [size, rank] = split_rank(color, size_, rank_);
     return make_comm_dry(size, rank, asynchronous_, shared_context());
   }
   void record(Collective kind, Index sent, Index received, Index buffer, Index roots = 0) {
@@ -88,6 +82,17 @@ class CommDry final : public Comm {
 };
 
 }  // namespace
+
+SplitRank split_rank(const std::function<int(int rank)>& color, int size, int rank) {
+  SplitRank group;
+  const int mine = color(rank);
+  for (int r = 0; r < size; ++r) {
+    if (color(r) != mine) continue;
+    group.rank += r < rank;
+    ++group.size;
+  }
+  return group;
+}
 
 std::unique_ptr<Comm> make_comm_dry(int size, int rank, bool asynchronous, std::shared_ptr<RankContext> context) {
   if (size == 1) return make_comm_self(std::move(context));

@@ -25,6 +25,13 @@ struct DryTransfer {
   auto operator<=>(const DryTransfer&) const = default;
 };
 
+// The group of a rank after a split: its size, and the number of the rank in it.
+struct SplitRank {
+  int size = 0, rank = 0;
+};
+// Returns the group of `rank` out of `size` ranks. color: that of Comm::split().
+SplitRank split_rank(const std::function<int(int rank)>& color, int size, int rank);
+
 // Returns the number of calls of each recorded collective.
 // Empty for communicators that are not dry, and for a group of one rank.
 std::map<DryTransfer, Index> dry_transfers(const Comm& comm);

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "dist/comm_dry.h"
+
 namespace sy::test {
 namespace {
 
@@ -42,13 +44,7 @@ class SimulatedComm final : public Comm {
 
   std::unique_ptr<Comm> do_split(const std::function<int(int)>& color) override {
     count(tree_depth(size_), 0);
-    int size = 0, rank = 0;
-    const int mine = color(rank_);
-    for (int r = 0; r < size_; ++r) {
-      if (color(r) != mine) continue;
-      rank += r < rank_;
-      ++size;
-    }
+    const auto [size, rank] = split_rank(color, size_, rank_);
     if (size == 1) return make_comm_self(shared_context());
     return std::make_unique<SimulatedComm>(shared_context(), job_, size, rank);
   }
