@@ -217,12 +217,9 @@ class CommMpi final : public Comm {
 
   // A message has the texts of a subtree, in rank order: the size of each, and then its bytes.
   std::vector<std::string> do_gather(std::string_view mine) override {
-    std::string texts;
-    const auto append = [&](std::string_view text) {
-      const Index bytes = std::ssize(text);
-      texts.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(text);
-    };
-    append(mine);
+    const Index own = std::ssize(mine);
+    std::string texts(reinterpret_cast<const char*>(&own), sizeof own);
+    texts += mine;
     up_the_tree(
         [&](int child) {
           Index bytes = 0;
