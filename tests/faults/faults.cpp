@@ -1,6 +1,5 @@
 #include "tests/faults/faults.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -17,6 +16,8 @@
 #include <cstring>
 #include <string>
 
+#include "tests/faults/next.h"
+
 namespace {
 
 struct Armed {
@@ -27,13 +28,6 @@ struct Armed {
 Armed armed;
 std::atomic<long> calls = 0;
 void (*recorder)(const FileChange&) = nullptr;
-
-template <class Function>
-Function next(const char* name) {
-  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
-}
-// Defines `real` as the libc function that is replaced.
-#define NEXT(name) static const auto real = next<decltype(&name)>(#name)
 
 enum class Verdict { pass, fail, half, lose, kill };
 
@@ -253,10 +247,7 @@ int close(int file) {
 #define FAULTY_OPEN(name)                                                     \
   int name(const char* path, int flags, ...) {                                \
     NEXT(name);                                                               \
-    va_list rest;                                                             \
-    va_start(rest, flags);                                                    \
-    const mode_t mode = va_arg(rest, mode_t);                                 \
-    va_end(rest);                                                             \
+    OPEN_MODE(flags);                                                         \
     if ((flags & O_CREAT) && fails(path)) return -1;                          \
     const int file = real(path, flags, mode);                                 \
     if (file >= 0 && (flags & O_CREAT)) record({FileChange::create, path});   \

@@ -2,7 +2,6 @@
 #include "tests/simulated/file_counts.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+
+#include "tests/faults/next.h"
 
 namespace {
 
@@ -21,13 +22,6 @@ void count(const char* path, std::atomic<long>& calls) {
   const char* const text = counted_text;
   if (text && path && std::strstr(path, text)) ++calls;
 }
-
-template <class Function>
-Function next(const char* name) {
-  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
-}
-// Defines `real` as the libc function that is replaced.
-#define NEXT(name) static const auto real = next<decltype(&name)>(#name)
 
 }  // namespace
 
@@ -49,10 +43,7 @@ extern "C" {
 #define COUNTED_OPEN(name)                     \
   int name(const char* path, int flags, ...) { \
     NEXT(name);                                \
-    va_list rest;                              \
-    va_start(rest, flags);                     \
-    const mode_t mode = va_arg(rest, mode_t);  \
-    va_end(rest);                              \
+    OPEN_MODE(flags);                          \
     count(path, opens);                        \
     return real(path, flags, mode);            \
   }
@@ -62,10 +53,7 @@ COUNTED_OPEN(open64)
 #define COUNTED_OPENAT(name)                               \
   int name(int folder, const char* path, int flags, ...) { \
     NEXT(name);                                            \
-    va_list rest;                                          \
-    va_start(rest, flags);                                 \
-    const mode_t mode = va_arg(rest, mode_t);              \
-    va_end(rest);                                          \
+    OPEN_MODE(flags);                                      \
     count(path, opens);                                    \
     return real(folder, path, flags, mode);                \
   }
