@@ -212,7 +212,7 @@ int evaluate_command(CommandLine& line) {
   });
   const Dataset dataset = open_for_all_ranks(world, data, [&] {
     Dataset opened = open_validation(trained, data, arguments, world.rank() == 0, !arguments.count("data"));
-    find_tokenizer_numbers(config, opened, evaluation);
+    find_tokenizer_numbers(config, opened, evaluation.max_windows);
     return opened;
   });
   // Tables cover only the positions that are computed, whatever the configuration says.

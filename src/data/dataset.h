@@ -283,6 +283,11 @@ Dataset open_training_data(Comm& world, const Config& config);
 // rank 0. Throws CollectiveError, also if the data differ (check_same_data). Collective.
 Dataset open_for_all_ranks(Comm& world, const std::filesystem::path& dir, const std::function<Dataset()>& open);
 
+// Finds the numbers of the data set's tokenizer that samples and evaluations need, so that they are
+// in Dataset::shared_text(). Throws InputError if the data do not fit the model.
+// max_windows: as for target_text_bytes(); empty if nothing is evaluated.
+void find_tokenizer_numbers(const Config& config, const Dataset& dataset, std::optional<Index> max_windows);
+
 // Returns the bytes of text of each id of the tokenizer, negative if unknown. nullptr if an
 // evaluation needs none, or if they are not known. An evaluation that leaves out targets needs
 // them, since dataset.ini has the bytes of all tokens. max_windows: of each domain. 0 means all.

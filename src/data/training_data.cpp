@@ -2,6 +2,7 @@
 #include "dist/errors.h"
 #include "dist/file_readers.h"
 #include "src/data/dataset.h"
+#include "src/data/masking.h"
 #include "src/data/sequence_pairs.h"
 #include "src/data/tokenizer.h"
 
@@ -48,11 +49,17 @@ Dataset open_for_all_ranks(Comm& world, const std::filesystem::path& dir, const 
 Dataset open_training_data(Comm& world, const Config& config) {
   return open_for_all_ranks(world, config.data.path, [&] {
     Dataset dataset = open_training_data(config);
-    // These calls find the numbers of the tokenizer that the other ranks need.
-    training_samples(dataset, with_special_tokens(config, dataset));
-    if (config.train.validate_every > 0) target_text_bytes(config, dataset, config.train.validate_windows);
+    const bool validates = config.train.validate_every > 0;
+    find_tokenizer_numbers(with_special_tokens(config, dataset), dataset,
+                           validates ? std::optional(config.train.validate_windows) : std::nullopt);
     return dataset;
   });
+}
+
+void find_tokenizer_numbers(const Config& config, const Dataset& dataset, std::optional<Index> max_windows) {
+  training_masking(config, dataset);
+  training_pairs(config, dataset);
+  if (max_windows) target_text_bytes(config, dataset, *max_windows);
 }
 
 const std::vector<Index>* target_text_bytes(const Config& config, const Dataset& dataset, Index max_windows) {

@@ -20,12 +20,6 @@ double DomainScore::bits_per_byte() const {
   return bytes > 0 ? nats / std::log(2.0) / static_cast<double>(bytes) : std::numeric_limits<double>::quiet_NaN();
 }
 
-void find_tokenizer_numbers(const Config& config, const Dataset& dataset, const EvaluateOptions& options) {
-  training_masking(config, dataset);
-  training_pairs(config, dataset);
-  target_text_bytes(config, dataset, options.max_windows);
-}
-
 std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const EvaluateOptions& options,
                                   const std::function<void(Index, Index)>& progress) {
   const Mesh& mesh = engine.mesh();

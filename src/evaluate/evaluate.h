@@ -41,10 +41,6 @@ struct EvaluateOptions {
 std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const EvaluateOptions& options,
                                   const std::function<void(Index, Index)>& progress);
 
-// Finds the numbers of the data set's tokenizer that evaluate() needs, so that they are in
-// Dataset::shared_text(). Throws InputError if the data do not fit the model.
-void find_tokenizer_numbers(const Config& config, const Dataset& dataset, const EvaluateOptions& options);
-
 DomainScore total_of(const std::vector<DomainScore>& scores);
 
 // The predicted tokens: each next token; those that masking chose; each token, hidden alone. The
