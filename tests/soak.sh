@@ -7,14 +7,17 @@
 #   --least SHARE    least share of the time that completed steps must take (0.9)
 #   --seed N         of the choice of the failures
 #   --ranks N        (2)
+#   --beside yes     both runs go on at once, each with half of the machine. At the end the shorter
+#                    one makes the rest of the steps (no)
+#
 # It prints the failures, and the share of useful time: the sum of step_seconds of all steps, each
 # counted once, by the time of the disturbed run.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-minutes=60 every=60 least=0.9 seed=1 ranks=2
+minutes=60 every=60 least=0.9 seed=1 ranks=2 beside=no
 while [[ ${1:-} == --* ]]; do
   case $1 in
-    --minutes | --every | --least | --seed | --ranks) printf -v "${1#--}" %s "${2:?$1 needs a value}" ;;
+    --minutes | --every | --least | --seed | --ranks | --beside) printf -v "${1#--}" %s "${2:?$1 needs a value}" ;;
     *) sed -nE '2,/^set/s/^# ?//p' "$0" >&2 && exit 2 ;;
   esac
   shift 2
@@ -41,13 +44,17 @@ log_every = 1000
 INI
 sed -i 's/^d_model = .*/d_model = 64/; s/^seq_len = .*/seq_len = 32/' config.ini
 export OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
-run=$work/run
-trap 'kill -TERM "${supervisor:-}" 2>/dev/null || true; wait; cd /; rm -rf "$work"' EXIT
+run=$work/run supervisor='' undisturbed=''
+trap 'kill -TERM $supervisor $undisturbed 2>/dev/null || true; wait; cd /; rm -rf "$work"' EXIT
 
 begin=$EPOCHREALTIME
 "$root/launch/supervise.sh" --restarts $((minutes * 60 / every + 10)) --period 86400 \
   "$ranks" "$program" train config.ini --run.dir="$run" --quiet >out 2>err &
 supervisor=$!
+if [[ $beside == yes ]]; then
+  "$root/launch/mpirun.sh" "$ranks" "$program" train config.ini --run.dir=alone --quiet >alone.out 2>&1 &
+  undisturbed=$!
+fi
 # Failures: a signal to a process of this name.
 failures=("KILL switchyard" "SEGV switchyard" "KILL mpirun" "TERM mpirun" "KILL mpirun.sh")
 count=0
@@ -74,7 +81,18 @@ cut -f 2- "$run/supervisor.log"
 share=$(sed -E 's/.*"step_seconds":([0-9.e-]+),.*/\1/' "$run/metrics.jsonl" | awk -v seconds="$seconds" '{ sum += $1 } END { printf "%.3f", sum / seconds }')
 again=$(awk -F '\t' 'NR > 2 && $3 != "-" { sum += reached - $3 } { reached = $4 } END { print sum + 0 }' "$run/supervisor.log")
 echo "$count failures in $seconds s, $last steps, $again of them computed again; share of useful time: $share"
-expect_ok start "$ranks" "$program" train config.ini --run.dir=alone --train.steps="$last" --quiet
+if [[ $beside == yes ]]; then
+  kill -TERM "$undisturbed"
+  code=0
+  wait "$undisturbed" || code=$?
+  # 3: stopped as asked
+  [[ $code -eq 3 ]] || die "exit code $code of the undisturbed run: $(tail -n 30 alone.out)"
+  shorter=alone other=$(steps alone)
+  ((other <= last)) || shorter=$run last=$other
+  expect_ok start "$ranks" "$program" train config.ini --run.dir="$shorter" --run.resume=true --train.steps="$last" --quiet
+else
+  expect_ok start "$ranks" "$program" train config.ini --run.dir=alone --train.steps="$last" --quiet
+fi
 # A stop in between ends a window of steps in the history of the experts. Nothing computes with it.
 call "$program" diff alone "$run"
 [[ $code -le 1 && -z $err ]] || die "diff failed"

@@ -34,7 +34,8 @@ std::string accepted_by() {
   if constexpr (std::is_same_v<T, std::string>) return "text";
   if constexpr (std::is_same_v<T, std::vector<double>>) return "numbers with commas between them";
   if constexpr (std::is_same_v<T, Pattern>)
-    return "names of kinds, each with how many layers of it follow one another, up to 10000 in all: local*5, global";
+    return "names of up to 100 kinds, each with how many layers of it follow one another, up to 10000 in all: local*5, "
+           "global";
   if constexpr (std::is_same_v<T, BatchRamp>)
     return "STEP:BATCH with commas between them, with ascending steps from 2 on: 1000:32, 5000:64";
   if constexpr (std::is_same_v<T, BlendSchedule>)

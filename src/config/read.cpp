@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -66,34 +67,60 @@ void check_kinds(const Config& c, const std::vector<Setting>& settings, Problems
   }
 }
 
-// Sets one key. An unknown key or an unreadable value changes nothing.
-void set_key(Config& c, const Setting& s, Problems& problems) {
-  const std::string kind = s.kind(), model_key = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
-  std::vector<std::string> names;
-  for (const KeyEntry& entry : key_entries(c)) {
-    names.push_back(entry.name);
-    if (entry.name != s.key) continue;
-    // `c` is not constant, and neither are the value and its kind.
+// The keys of a configuration by their names. Its kinds and stacks must stay in place meanwhile.
+class KeysByName {
+ public:
+  explicit KeysByName(Config& config) : config_(config), entries_(key_entries(config)) {
+    for (const KeyEntry& entry : entries_) by_name_.emplace(entry.name, &entry);
+  }
+  KeysByName(const KeysByName&) = delete;
+
+  const Config& config() const { return config_; }
+  bool has(const std::string& name) const { return by_name_.contains(name); }
+  // Reads the value of a setting. Returns false if there is no such key. An unreadable value is a
+  // problem, and changes nothing.
+  bool set(const Setting& s, Problems& problems) {
+    const auto found = by_name_.find(s.key);
+    if (found == by_name_.end()) return false;
+    const KeyEntry& entry = *found->second;
+    // The configuration is not constant, and neither are the value and its kind.
     if (!entry.key->type.read(s.text, const_cast<void*>(entry.value))) {
       problems.mark_wrong(s.key);
       problems.add_at(s.where, "{} = '{}': expected {}", s.key, s.text, entry.key->type.accepts());
     }
     if (!entry.sets_value()) const_cast<Config::Kind*>(entry.kind)->own_keys.push_back(s.key);
-    return;
+    return true;
   }
+  // Returns the known name that is the most like this one; empty if none is like it.
+  std::string nearest_name(const std::string& name) const {
+    std::vector<std::string> names;
+    for (const KeyEntry& entry : entries_) names.push_back(entry.name);
+    return nearest(name, names);
+  }
+
+ private:
+  const Config& config_;
+  std::vector<KeyEntry> entries_;
+  std::map<std::string, const KeyEntry*> by_name_;
+};
+
+// Sets one key. An unknown key changes nothing.
+void set_key(KeysByName& keys, const Setting& s, Problems& problems) {
+  if (keys.set(s, problems)) return;
+  const std::string kind = s.kind(), model_key = "model" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
+  const Config& c = keys.config();
   const std::string moe_key = "moe" + s.key.substr(std::min(s.key.rfind('.'), s.key.size()));
-  const auto is_key = [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); };
   const bool of_section = !kind.empty() || !s.stack().empty();
-  if (!s.stack().empty() && c.stacks.empty() && (is_key(model_key) || is_key(moe_key))) {
+  if (!s.stack().empty() && c.stacks.empty() && (keys.has(model_key) || keys.has(moe_key))) {
     problems.add_at(s.where, "{}: model.kind = {} has no section [{}]: set model.kind to encoder_decoder", s.key,
                     show(c.model.kind), s.stack());
-  } else if (of_section && is_key(model_key)) {
+  } else if (of_section && keys.has(model_key)) {
     problems.add_at(s.where, "{}: all layers have the same {}: set that one", s.key, model_key);
   } else if (const std::string_view new_key = new_name_of(s.key, renamed_keys); !new_key.empty()) {
     problems.mark_doubtful(std::string(new_key));
     problems.add_at(s.where, "unknown key '{}': it is {} now", s.key, new_key);
   } else {
-    const std::string near = nearest(s.key, names);
+    const std::string near = keys.nearest_name(s.key);
     if (!near.empty()) problems.mark_doubtful(near);
     problems.add_at(s.where, "unknown key '{}': {}", s.key,
                     near.empty() ? "`switchyard help config` lists them" : "did you mean '" + near + "'?");
@@ -165,8 +192,13 @@ void add_overrides(const std::vector<std::string>& overrides, std::vector<Settin
 Config parse(const std::vector<Setting>& settings, Problems& problems, bool text_known = true) {
   for (const Setting& s : settings) problems.set_location(s.key, s.where);  // the last one counts
   Config c;
-  for (const Setting& s : settings)
-    if (s.key == pattern_key || s.key == kind_key) set_key(c, s, problems);
+  const auto set_keys = [&](const auto& is_chosen) {
+    KeysByName keys(c);
+    for (const Setting& s : settings)
+      if (is_chosen(s)) set_key(keys, s, problems);
+  };
+  const auto is_first = [](const Setting& s) { return s.key == pattern_key || s.key == kind_key; };
+  set_keys(is_first);
   if (c.model.kind == ModelKind::encoder_decoder)
     for (const std::string_view name : stack_sections) c.stacks.push_back({std::string(name), {}, {}, true});
   if (text_known && !problems.any_wrong(std::array{pattern_key})) {
@@ -174,19 +206,16 @@ Config parse(const std::vector<Setting>& settings, Problems& problems, bool text
       if (!has_kind(c, segment.kind)) c.kinds.push_back({segment.kind, {}, {}});
     check_kinds(c, settings, problems);
   }
-  for (const Setting& s : settings)
-    if (s.kind().empty() && s.stack().empty() && s.key != pattern_key && s.key != kind_key) set_key(c, s, problems);
+  set_keys([&](const Setting& s) { return s.kind().empty() && s.stack().empty() && !is_first(s); });
   // A kind starts as a copy of [model], wherever the file and the command line set [model].
   for (Config::Kind& kind : c.kinds) kind.model = c.model;
-  for (const Setting& s : settings)
-    if (has_kind(c, s.kind())) set_key(c, s, problems);
+  set_keys([&](const Setting& s) { return has_kind(c, s.kind()); });
   for (Config::Kind& stack : c.stacks) {
     stack.model = c.model;
     stack.moe = c.moe;
     stack.model.kind = stack.name == stack_sections[0] ? ModelKind::encoder : ModelKind::decoder;
   }
-  for (const Setting& s : settings)
-    if (!s.stack().empty()) set_key(c, s, problems);
+  set_keys([](const Setting& s) { return !s.stack().empty(); });
   check_values(c, problems);
   if (text_known) complete(c, problems);
   return c;

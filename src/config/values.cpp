@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 
 #include "src/optimizers/update_rule.h"
@@ -40,7 +41,9 @@ std::string show(const Pattern& pattern) {
 bool read(const std::string& text, Pattern& out) {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", others = "0123456789_-";
   constexpr Index max_layers = 10000;
+  constexpr std::size_t max_kinds = 100;
   Index layers = 0;
+  std::set<std::string> kinds;
   out.segments.clear();
   for (const std::string& item : split_list(text)) {
     const std::size_t star = item.find('*');
@@ -50,6 +53,8 @@ bool read(const std::string& text, Pattern& out) {
     const bool counted = star == item.npos || read(std::string(trimmed(item.substr(star + 1))), segment.layers);
     if (!named || !counted || segment.layers < 1 || segment.layers > max_layers - layers) return false;
     layers += segment.layers;
+    kinds.insert(segment.kind);
+    if (kinds.size() > max_kinds) return false;
     out.segments.push_back(std::move(segment));
   }
   return !text.ends_with(',');

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "src/data/stream.h"
@@ -35,10 +36,13 @@ std::string SkippedFiles::text() const {
 
 std::size_t cut_point(std::string_view text, std::size_t low, std::size_t high) {
   SY_ASSERT(low <= high && high <= text.size(), "cut within {}..{} of {}", low, high, text.size());
-  for (const std::string_view end : {"\n\n", "\n"})
-    if (high >= end.size())
-      if (const std::size_t at = text.rfind(end, high - end.size()); at != text.npos && at + end.size() >= low)
-        return at + end.size();
+  std::optional<std::size_t> line_end;
+  for (std::size_t at = high; at > 0 && at >= low; --at) {
+    if (text[at - 1] != '\n') continue;
+    if (at > 1 && text[at - 2] == '\n') return at;
+    if (!line_end) line_end = at;
+  }
+  if (line_end) return *line_end;
   const auto continues = [&](std::size_t i) {
     return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
   };
@@ -94,11 +98,15 @@ using Take = std::function<bool(Document&&)>;
 
 // Reads more of the stream, so that the buffer holds `size` bytes or the stream has ended.
 bool fill(ByteStream& stream, std::string& buffer, std::size_t size) {
-  const std::size_t have = buffer.size();
-  if (have >= size) return true;
-  buffer.resize(size);
-  buffer.resize(have + stream.read(std::span(buffer).subspan(have)));
-  return buffer.size() == size;
+  while (buffer.size() < size) {
+    // Most files are small: the buffer grows with the text.
+    const std::size_t have = buffer.size(), wanted = std::min(size - have, std::max(have, chunk_bytes));
+    buffer.resize(have + wanted);
+    const std::size_t n = stream.read(std::span(buffer).subspan(have));
+    buffer.resize(have + n);
+    if (n < wanted) return false;
+  }
+  return true;
 }
 
 std::size_t document_size(std::string_view text, std::size_t limit) {

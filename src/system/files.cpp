@@ -75,6 +75,12 @@ std::size_t read_once(const fs::path& path, Call call) {
   }
 }
 
+// Returns a buffer for the reads of a file: of the file's size, within bounds. A file of /proc has
+// size 0, and a file may grow.
+std::vector<char> buffer_for(const InputFile& file) {
+  return std::vector<char>(static_cast<std::size_t>(std::clamp<Index>(file.size() + 1, 1 << 12, 1 << 20)));
+}
+
 }  // namespace
 
 void throw_write_error(int error, const std::string& message) {
@@ -134,7 +140,7 @@ std::string read_file(const fs::path& path, Index max_bytes) {
   };
   check_size(file.size());
   std::string content;
-  std::vector<char> buffer(1 << 20);
+  std::vector<char> buffer = buffer_for(file);
   while (const std::size_t n = file.read_some(buffer)) {
     content.append(buffer.data(), n);
     check_size(std::ssize(content));
@@ -144,7 +150,7 @@ std::string read_file(const fs::path& path, Index max_bytes) {
 
 void read_chunks(const fs::path& path, const std::function<void(std::string_view)>& consume) {
   InputFile file(path);
-  std::vector<char> buffer(1 << 20);
+  std::vector<char> buffer = buffer_for(file);
   while (const std::size_t n = file.read_some(buffer)) consume({buffer.data(), n});
 }
 

@@ -11,8 +11,9 @@ namespace sy {
 namespace {
 
 // Number of insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`
-// (optimal string alignment).
-std::size_t edit_distance(const std::string& a, const std::string& b) {
+// (optimal string alignment). `limit` if there are more.
+std::size_t edit_distance(const std::string& a, const std::string& b, std::size_t limit) {
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= limit) return limit;
   // rows i - 2, i - 1 and i of the table
   std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -23,8 +24,11 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
       row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
     }
+    // No number of a later row is below the least of this one. A swap adds 1 to the row before
+    // this one, whose least number is smaller by at most 1.
+    if (std::ranges::min(row) >= limit) return limit;
   }
-  return row.back();
+  return std::min(row.back(), limit);
 }
 
 }  // namespace
@@ -36,7 +40,7 @@ std::string nearest(const std::string& name, const std::vector<std::string>& kno
   const std::size_t suffix = name.size() - (name.find_last_of(".-") + 1);
   std::size_t best_distance = std::max<std::size_t>(1, (suffix + 1) / 3) + 1;
   for (const std::string& k : known)
-    if (const std::size_t distance = edit_distance(name, k); distance < best_distance) {
+    if (const std::size_t distance = edit_distance(name, k, best_distance); distance < best_distance) {
       best_distance = distance;
       best = k;
     }

@@ -56,7 +56,8 @@ void read_dataset_description(Input input) {
   verify_dataset(scratch.path());
 }
 
-constexpr Index max_text_bytes = Index{2} << 20;  // that a target reads of a decompressed file
+// Maximum text that a target reads of a compressed file: a document that is cut, and four more.
+constexpr Index max_text_bytes = max_document_bytes + 4 * chunk_bytes;
 
 // Reads JSON lines, once for a text and once for conversations.
 void read_json_lines_file(Input input) {

@@ -374,6 +374,9 @@ def settings():
           "[attention.local]\nwindow = 16\n")
     write("config", "forged-sizes", "[model]\nlayers = 999999999999\nd_model = 9223372036854775807\nheads = 0\n")
     write("config", "forged-pattern", "[model]\npattern = a*999999999999, b\n")
+    kinds = [f"k{i}" for i in range(401)]
+    write("config", "forged-kinds", "[model]\npattern = " + ",".join(kinds) + "\n"
+          + "".join(f"[attention.{kind}]\nwindwo = {i + 1}\n" for i, kind in enumerate(kinds)))
     order = {"format": "switchyard-placement", "layers": [{"layer": 0, "order": [5, 4, 3, 2, 1, 0]},
                                                             {"layer": 1, "order": [0, 1, 2, 3, 4, 5]}]}
     write("expert_map", "valid-two", compact(order))

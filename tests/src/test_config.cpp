@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "src/config.h"
 #include "src/config/layout.h"
 #include "src/model/router.h"
@@ -321,6 +323,13 @@ TEST(Pattern, IsRepeatedOverTheLayersAndCut) {
   EXPECT_EQ(kinds_of(with({"--model.pattern= a *1,b * 2 , a", "--model.layers=6"})), "a b b a a b");
   EXPECT_EQ(kinds_of(with({"--model.layers=3"})), "  ");
   EXPECT_EQ(kinds_of(with({"--model.pattern=A-1_x*10000", "--model.layers=1"})), "A-1_x");
+}
+
+TEST(Pattern, HasAtMostAHundredKinds) {
+  std::string hundred = "k0";
+  for (int i = 1; i < 100; ++i) hundred += fmt::format(",k{}", i);
+  EXPECT_EQ(with({"--model.layers=101", "--model.pattern=" + hundred + ",k5"}).kinds.size(), 100u);
+  EXPECT_BAD_INPUT(with({"--model.layers=101", "--model.pattern=" + hundred + ",one_more"}), "up to 100 kinds");
 }
 
 TEST(Pattern, MergesKeysOfAKindWithThoseOfTheModel) {
@@ -746,6 +755,43 @@ TEST(Config, SuggestsLayoutsThatDivide) {
   EXPECT_BAD_INPUT(check_config_for_layout(c, {6, 2, 3, 2, 3}), "parallel.ranks_per_node = 3");
   EXPECT_BAD_INPUT(check_config_for_layout(c, {12, 1, 6, 1, 4}), "tp 1 ep 6 etp 1 (add --parallel.ranks_per_node=1)");
   EXPECT_EQ(with({"--parallel.ep=4", "--parallel.ranks_per_node=2"}).layout(4), (Layout{4, 1, 4, 1, 2}));
+}
+
+// Optimal string alignment by its definition.
+std::size_t alignment(std::string_view a, std::string_view b) {
+  if (a.empty() || b.empty()) return a.size() + b.size();
+  const std::string_view shorter_a = a.substr(1), shorter_b = b.substr(1);
+  std::size_t least = std::min(
+      {alignment(shorter_a, b) + 1, alignment(a, shorter_b) + 1, alignment(shorter_a, shorter_b) + (a[0] != b[0])});
+  if (a.size() > 1 && b.size() > 1 && a[0] == b[1] && a[1] == b[0])
+    least = std::min(least, alignment(a.substr(2), b.substr(2)) + 1);
+  return least;
+}
+
+TEST(Config, NearestNameIsThatOfTheDefinition) {
+  std::mt19937_64 random(1);
+  const auto name = [&] {
+    std::string text(1 + random() % 6, 'a');
+    for (char& c : text) c = "ab-"[random() % 3];
+    return text;
+  };
+  int found = 0;
+  for (int i = 0; i < 200; ++i) {
+    const std::string unknown = name();
+    const std::vector<std::string> known = {name(), name(), name()};
+    const std::size_t suffix = unknown.size() - (unknown.find_last_of(".-") + 1);
+    std::size_t bound = std::max<std::size_t>(1, (suffix + 1) / 3);
+    std::string expected;
+    for (const std::string& k : known)
+      if (const std::size_t distance = alignment(unknown, k); distance <= bound) {
+        expected = k;
+        if (distance == 0) break;
+        bound = distance - 1;
+      }
+    ASSERT_EQ(nearest(unknown, known), expected) << unknown << " in " << fmt::format("{}", fmt::join(known, " "));
+    found += !expected.empty();
+  }
+  EXPECT_GT(found, 20);
 }
 
 TEST(Config, FindsTheNearestName) {

@@ -4,6 +4,8 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <random>
+
 #include "src/data/stream.h"
 #include "src/text/json.h"
 #include "src/tokenizers/unicode.h"
@@ -45,6 +47,22 @@ TEST(CutPoint, PrefersBlankLinesThenLinesThenCharacters) {
   EXPECT_EQ(cut_point("\xF0\x9F\x9A\x82", 0, 3), 0u);
   EXPECT_EQ(cut_point(std::string(20, '\x80'), 5, 10), 10u);  // not UTF-8: anywhere
   EXPECT_EQ(cut_point("", 0, 0), 0u);
+}
+
+// Compares with a search for the ends as texts.
+TEST(CutPoint, IsTheLastEndWithinTheBounds) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text(random() % 12, 'a');
+    for (char& c : text) c = "\n\nab"[random() % 4];
+    const std::size_t high = random() % (text.size() + 1), low = random() % (high + 1);
+    const std::string_view before = std::string_view(text).substr(0, high);
+    std::size_t expected = high;
+    for (const std::string_view end : {"\n", "\n\n"})
+      if (const std::size_t at = before.rfind(end); at != before.npos && at + end.size() >= low)
+        expected = at + end.size();
+    ASSERT_EQ(cut_point(text, low, high), expected) << text << "|" << low << " " << high;
+  }
 }
 
 std::vector<Document> documents_of(const std::vector<fs::path>& paths) {
