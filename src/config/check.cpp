@@ -224,8 +224,9 @@ void check_attention(const LayerKind& layers, Problems& problems) {
 void check_qk_clip(const LayerKind& layers, Problems& problems) {
   const Model& m = layers.model();
   const Config& c = layers.config;
+  if (c.train.qk_clip <= 0) return;
   const auto refuse = [&](bool limits, const std::string& key) {
-    problems.refuse(limits && c.train.qk_clip > 0, c, "train.qk_clip",
+    problems.refuse(limits, c, "train.qk_clip",
                     fmt::format("{} = {}, which limits the logits already", key, value_of(c, key)), "0");
   };
   refuse(m.qk_norm != QkNormKind::none, layers.key(&Model::qk_norm));

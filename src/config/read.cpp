@@ -91,8 +91,11 @@ class KeysByName {
     if (!entry.sets_value()) const_cast<Config::Kind*>(entry.kind)->own_keys.push_back(s.key);
     return true;
   }
-  // Returns the known name that is the most like this one; empty if none is like it.
-  std::string nearest_name(const std::string& name) const {
+  // Returns the known name that is the most like this one. Empty if none is like it, and after many
+  // calls: a text with so many unknown keys is no configuration.
+  std::string nearest_name(const std::string& name) {
+    constexpr int most = 100;
+    if (++searched_ > most) return "";
     std::vector<std::string> names;
     for (const KeyEntry& entry : entries_) names.push_back(entry.name);
     return nearest(name, names);
@@ -102,6 +105,7 @@ class KeysByName {
   const Config& config_;
   std::vector<KeyEntry> entries_;
   std::map<std::string, const KeyEntry*> by_name_;
+  int searched_ = 0;
 };
 
 // Sets one key. An unknown key changes nothing.

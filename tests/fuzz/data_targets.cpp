@@ -56,8 +56,23 @@ void read_dataset_description(Input input) {
   verify_dataset(scratch.path());
 }
 
-// Maximum text that a target reads of a compressed file: a document that is cut, and four more.
-constexpr Index max_text_bytes = max_document_bytes + 4 * chunk_bytes;
+// Decompresses a file up to a bound: a few bytes may hold a long text.
+void decompress(const char* name, Input input) {
+  static Scratch scratch;
+  const std::unique_ptr<ByteStream> stream = open_stream(scratch.write(name, view_of(input)));
+  constexpr Index most = 1 << 16;
+  std::vector<char> text(1000);
+  std::size_t n = text.size();
+  for (Index bytes = 0; bytes < most && n == text.size(); bytes += static_cast<Index>(n)) n = stream->read(text);
+  if (n < text.size()) require(stream->read(text) == 0, "after its end, a stream gives nothing");
+}
+
+void read_gzip(Input input) {
+  decompress("x.gz", input);
+}
+void read_zstd(Input input) {
+  decompress("x.zst", input);
+}
 
 // Reads JSON lines, once for a text and once for conversations.
 void read_json_lines_file(Input input) {
@@ -74,25 +89,22 @@ void read_json_lines_file(Input input) {
   attempts.finish();
 }
 
-// Reads the documents of a compressed file, up to a bound: a few bytes may hold a long text.
-void read_compressed(const char* name, Input input) {
+// Reads the documents of compressed files: of a text, and of JSON lines. It stops after a document
+// of the maximum size and four more.
+void read_gzip_documents(Input input) {
   static Scratch scratch;
-  const fs::path file = scratch.write(name, view_of(input));
-  Index bytes = 0;
-  for_each_document({file}, {}, "text", [&](Document&& document) {
-    require(is_json_lines(file) || document.offset == bytes, "documents follow one another");
-    return (bytes += std::ssize(document.text)) < max_text_bytes;
-  });
-}
-
-void read_gzip(Input input) {
-  read_compressed("x.txt.gz", input);
-}
-void read_zstd(Input input) {
-  read_compressed("x.txt.zst", input);
-}
-void read_gzip_json_lines(Input input) {
-  read_compressed("x.jsonl.gz", input);
+  constexpr Index most = max_document_bytes + 4 * chunk_bytes;
+  Attempts attempts;
+  for (const char* const name : {"x.txt.gz", "x.jsonl.gz"})
+    attempts([&] {
+      const fs::path file = scratch.write(name, view_of(input));
+      Index bytes = 0;
+      for_each_document({file}, {}, "text", [&](Document&& document) {
+        require(is_json_lines(file) || document.offset == bytes, "documents follow one another");
+        return (bytes += std::ssize(document.text)) < most;
+      });
+    });
+  attempts.finish();
 }
 
 constexpr std::string_view simple_template =
@@ -190,9 +202,9 @@ std::vector<Target> data_targets() {
       {"indexed_tokens", "NAME.idx and NAME.bin of a data set", read_indexed_tokens},
       {"dataset_ini", "dataset.ini", read_dataset_description},
       {"json_lines", "NAME.jsonl of `prepare`", read_json_lines_file},
-      {"gzip", "NAME.txt.gz of `prepare`", read_gzip},
-      {"zstd", "NAME.txt.zst of `prepare`", read_zstd},
-      {"gzip_json_lines", "NAME.jsonl.gz of `prepare`", read_gzip_json_lines},
+      {"gzip", "the first 64 KiB of NAME.gz", read_gzip},
+      {"zstd", "the first 64 KiB of NAME.zst", read_zstd},
+      {"gzip_documents", "NAME.txt.gz and NAME.jsonl.gz of `prepare`", read_gzip_documents},
       {"conversation", "a line of a file of conversations", read_conversation},
       {"chat_template", "chat_template.jinja", render_template},
       {"tokenizer_config", "tokenizer_config.json", read_tokenizer_config},

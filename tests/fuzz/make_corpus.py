@@ -215,9 +215,9 @@ def data():
     write("gzip", "forged-cut", zipped(text)[:-9])
     write("gzip", "forged-dictionary", zlib.compress(text))
     write("gzip", "forged-rest", zipped(text) + b"rest")
-    write("gzip_json_lines", "valid-five", zipped("\n".join(lines).encode()))
-    write("gzip_json_lines", "forged-bomb", zipped(b" " * (5 << 20)))
-    write("gzip_json_lines", "forged-cut", zipped("\n".join(lines).encode())[:30])
+    write("gzip_documents", "valid-five", zipped("\n".join(lines).encode()))
+    write("gzip_documents", "forged-bomb", zipped(b" " * (5 << 20)))
+    write("gzip_documents", "forged-cut", zipped("\n".join(lines).encode())[:30])
 
     def frame(window, *blocks):
         # Blocks: (kind, content or byte, size); kind 0 is raw, 1 repeats a byte.
@@ -374,7 +374,7 @@ def settings():
           "[attention.local]\nwindow = 16\n")
     write("config", "forged-sizes", "[model]\nlayers = 999999999999\nd_model = 9223372036854775807\nheads = 0\n")
     write("config", "forged-pattern", "[model]\npattern = a*999999999999, b\n")
-    kinds = [f"k{i}" for i in range(401)]
+    kinds = [f"k{i}" for i in range(101)]
     write("config", "forged-kinds", "[model]\npattern = " + ",".join(kinds) + "\n"
           + "".join(f"[attention.{kind}]\nwindwo = {i + 1}\n" for i, kind in enumerate(kinds)))
     order = {"format": "switchyard-placement", "layers": [{"layer": 0, "order": [5, 4, 3, 2, 1, 0]},

@@ -378,11 +378,12 @@ TEST(Pattern, RoundTripsThroughText) {
 TEST(Pattern, NamesInvalidPatterns) {
   for (const char* bad : {"local*0", "local*-1", "*3", ",", "a,,b", "a, ", "a,", "a*", "a*x", "a*2*3", "a b", "3",
                           "a.b", "a*10001", "a*9999,b*2", "a*99999999999999999999", "a=b", "[a]", "\xff"})
-    EXPECT_EQ(MESSAGE_OF(InputError, with({std::string("--model.pattern=") + bad, "--attention.a.window=3"})),
-              fmt::format(
-                  "command line: model.pattern = '{}': expected names of kinds, each with how many layers of it follow "
-                  "one another, up to 10000 in all: local*5, global",
-                  bad));
+    EXPECT_EQ(
+        MESSAGE_OF(InputError, with({std::string("--model.pattern=") + bad, "--attention.a.window=3"})),
+        fmt::format(
+            "command line: model.pattern = '{}': expected names of up to 100 kinds, each with how many layers of it follow "
+            "one another, up to 10000 in all: local*5, global",
+            bad));
   const auto message = [](const std::string& text, const std::vector<std::string>& settings = {}) {
     return MESSAGE_OF(InputError, parse_config(text, "f", settings));
   };
