@@ -51,7 +51,8 @@ std::string summary(const std::vector<Batch>& journal) {
         sum.runs == 0 ? ""
         : fast        ? "10,000,000 runs"
                       : "2 hours",
-        share_text(fast ? static_cast<double>(sum.runs) / wanted_runs : sum.seconds / wanted_seconds), sum.findings);
+        share_text(std::max(static_cast<double>(sum.runs) / wanted_runs, fast ? 0 : sum.seconds / wanted_seconds)),
+        sum.findings);
     total.runs += sum.runs;
     total.seconds += sum.seconds;
     total.findings += sum.findings;
