@@ -38,7 +38,7 @@ mkdir -p "$work/corpus" "$work/findings"
 TMPDIR=$(mktemp -d -p "$([[ -w /dev/shm ]] && echo /dev/shm || echo /tmp)" switchyard-fuzz-XXXXXX)
 export TMPDIR OMP_NUM_THREADS=1
 trap 'rm -rf "$TMPDIR"' EXIT
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=4
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16:malloc_context_size=4:detect_stack_use_after_return=0
 export UBSAN_OPTIONS=print_stacktrace=1
 
 # Bounds of one input, as in tests/fuzz/targets.h.
