@@ -28,7 +28,8 @@ ReplicaDigest replica_digest(std::string name, Device& device, ConstView x);
 // Describes the first tensor of which the ranks of `comm` hold different values. Empty if they
 // agree or if there are no peers. Names the ranks that differ from the majority, and the majority.
 // If there is no majority, names all ranks. Collective over `comm`. All ranks must pass the same
-// names in the same order. world_rank: of this rank.
+// names in the same order. If they agree, a rank gets 16 bytes of each other rank; otherwise 16
+// bytes of each tensor and rank. world_rank: of this rank.
 std::string replica_difference(Comm& comm, int world_rank, const std::vector<ReplicaDigest>& own);
 
 // Does the same for all weights, and for the optimizer state of kv heads that several ranks hold.

@@ -253,6 +253,49 @@ TEST(MemoryDigests, KeepTheResultOfTraining) {
   EXPECT_EQ(losses[0], losses[1]);
 }
 
+// Counts the integers that a rank gets from the ranks of `group`. Has no other collectives.
+class CountingComm : public Comm {
+ public:
+  explicit CountingComm(Comm& group) : Comm(group.shared_context()), group_(group) {}
+  int size() const override { return group_.size(); }
+  int rank() const override { return group_.rank(); }
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) override {
+    gathered += std::ssize(all);
+    return group_.host_all_gather(mine, all);
+  }
+  Index gathered = 0;
+
+ private:
+  std::unique_ptr<Comm> do_split(const std::function<int(int rank)>&) override { return {}; }
+  void do_barrier() override {}
+  Work do_broadcast(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
+  void do_all_reduce(View, Reduce) override {}
+  Work do_reduce(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
+  void do_reduce_scatter(ConstView, View, View) override {}
+  void do_all_gather(ConstView, View) override {}
+  std::vector<std::string> do_gather(std::string_view) override { return {}; }
+  Work do_all_to_all_v(std::span<const SendReceive>, std::span<const Index>, std::span<const Index>) override {
+    return {};
+  }
+
+  Comm& group_;
+};
+
+TEST(Replicas, RanksThatAgreeExchangeOneChecksum) {
+  CountingComm comm(world());
+  std::vector<ReplicaDigest> own;
+  for (int i = 0; i < 1000; ++i) own.push_back(replica_digest("a", &i, sizeof i));
+  const auto gathered = [&] {
+    comm.gathered = 0;
+    const std::string difference = replica_difference(comm, world().rank(), own);
+    EXPECT_EQ(difference.empty(), comm.gathered <= 2 * world().size()) << difference;
+    return comm.gathered;
+  };
+  EXPECT_EQ(gathered(), 2 * world().size());
+  if (world().rank() == 0) own[999] = replica_digest("a", "x", 1);
+  EXPECT_EQ(gathered(), world().size() > 1 ? (2 + 2001) * world().size() : 2);
+}
+
 TEST(Replicas, MajorityNamesTheRanksThatDiffer) {
   const int rank = world().rank(), size = world().size();
   if (size < 4) return;
