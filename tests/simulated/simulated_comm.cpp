@@ -87,6 +87,12 @@ class SimulatedComm final : public Comm {
     const auto machine = [&](int r) { return r / job_.ranks_per_machine; };
     for (int r = 0; r < size_; ++r) out.i64()[r] += machine(r) - machine(rank_);
   }
+  bool host_all_gather(std::span<const Index> mine, std::span<Index> all) override {
+    if (size_ == 1) return false;
+    count_blocks(static_cast<Index>(mine.size_bytes()));
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = mine[i % mine.size()];
+    return true;
+  }
   std::vector<std::string> do_gather(std::string_view mine) override {
     count(2 * tree_depth(size_), rank_ == 0 ? 0 : std::ssize(mine));
     if (rank_ > 0) return {};
