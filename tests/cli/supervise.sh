@@ -90,11 +90,18 @@ run=$work/interrupted
 wait_until "step 3" past 3
 kill -TERM "$(processes_of "$run" switchyard | sort -n | tail -n 1)"
 wait_until "restart" started "$run" 2 3
+# A rank is killed while the data set is away, as if its file system was not mounted.
+mv data away
+kill -KILL "$(processes_of "$run" switchyard | sort -n | tail -n 1)"
+wait_until "start without data" grep -q "a pause of 1 s: data.path = " err
+mv away data
+wait_until "restart with data" started "$run" 3 3
 signal=INT  # bash cannot handle a signal that this test was started to ignore
 ((0x$(sed -n "s/^SigIgn:\t*//p" /proc/$$/status) & 2)) && signal=USR1 || true
 kill -$signal "$supervisor"
 code=0; wait "$supervisor" || code=$?
-[[ $code -eq 0 && $(column "$run" 2) == "3|3" && $(column "$run" 5) == *"as SIGTERM to a rank asked|"*"as SIG$signal asked" ]] ||
+[[ $code -eq 0 && $(column "$run" 2) =~ ^3\|[1-9][0-9]*(\|2)+\|3$ &&
+  $(column "$run" 5) == *"as SIGTERM to a rank asked|"*"data.path = "*"as SIG$signal asked" ]] ||
   die "exit code $code after SIG$signal: $(cat out err "$run/supervisor.log")"
 expect_file "$run/checkpoints/step-$(printf %08d "$(steps "$run")")/manifest.json"
 expect_ok supervise 1 "$switchyard" train config.ini --run.dir=limited --run.max_hours=1e-9 --quiet

@@ -105,9 +105,9 @@ awk -v begin="$begin" -v now="$EPOCHREALTIME" 'BEGIN { exit now - begin < 4 }' |
 # A request to stop ends a pause.
 rm -rf planned attempts
 printf '%s\n' "1 5 a" "1 - b" "0 9" >plan
-SWITCHYARD_RESTART_PAUSES=300 bash -euo pipefail -c "$supervise" "$root/launch/supervision.sh" >out 2>err &
+SWITCHYARD_RESTART_PAUSES=100 bash -euo pipefail -c "$supervise" "$root/launch/supervision.sh" >out 2>err &
 supervisor=$!
-wait_until "pause" grep -q "pause of 300 s" err
+wait_until "pause" grep -q "pause of 100 s" err
 kill -TERM "$supervisor"
 begin=$SECONDS code=0
 wait "$supervisor" || code=$?
