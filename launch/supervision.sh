@@ -55,6 +55,9 @@ step_reached() {
   echo "${step:-0}"
 }
 
+# Prints text that changes when a step is added to RUN/metrics.jsonl.
+metrics_state() { stat -c '%s %.9Y' "$run/metrics.jsonl" 2>/dev/null || true; }
+
 # Prints the number of starts of the run, and the step from which the latest start resumed.
 starts() {
   { sed -nE 's/^\{"first_step": *([0-9]+).*/\1/p' "$run/provenance.jsonl" 2>/dev/null || true; } | awk 'END { print NR, $1 - 1 }'
@@ -90,9 +93,10 @@ pass_on() {  # NAME SIGNAL
 # Runs the command that starts the ranks once. Sets code, cause, resumed and reached. Sets
 # stopped_by to the reason of a stop with a checkpoint, and computed to 1 if a step was computed.
 attempt() {  # COMMAND...
-  local errors copy before after asked=$request
+  local errors copy before after metrics asked=$request
   errors=$(mktemp)
   before=$(starts)
+  metrics=$(metrics_state)
   exec {copied}> >(trap '' INT TERM HUP USR1; exec tee "$errors" >&2)
   copy=$!
   "$@" 2>&"$copied" {copied}>&- &
@@ -116,8 +120,8 @@ attempt() {  # COMMAND...
   [[ $code -ne 3 || $resumed == - ]] || stopped_by=$(stop_reason)
   cause=$(cause_of "$code" "$errors")
   rm -f "$errors"
-  # A step that diverges is computed, but has no line in metrics.jsonl.
-  [[ $resumed == - ]] || ((reached <= resumed)) || computed=1
+  # metrics.jsonl may end with later steps of an older attempt, and lacks a step that diverges.
+  [[ $resumed == - || $(metrics_state) == "$metrics" ]] || ((reached <= resumed)) || computed=1
   [[ $cause != "step $((reached + 1)): "* ]] || computed=1
 }
 
@@ -154,7 +158,7 @@ supervise() {  # RUN COMMAND...
   # latest attempts that failed in the same way.
   local trained='' idle=0 same=0 seconds subject times
   read -ra pauses <<<"${SWITCHYARD_RESTART_PAUSES:-1 5 15 60 300 600 1200}"
-  if [[ ! ${pauses[*]} =~ ^[0-9]+(" "[0-9]+)*$ ]]; then
+  if [[ ! ${pauses[*]} =~ ^(0|[1-9][0-9]*)(" "(0|[1-9][0-9]*))*$ ]]; then
     say "SWITCHYARD_RESTART_PAUSES = '${pauses[*]}': give numbers of seconds, such as '1 5 15'"
     return 2
   fi

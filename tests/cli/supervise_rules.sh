@@ -7,8 +7,8 @@ source "$2/tests/cli/lib/lib.sh"
 source "$2/tests/cli/lib/supervised.sh"
 
 # Its line of `plan` for each attempt: an exit code, steps, and the error or the reason of a stop.
-# Steps are "LAST" from step 0, "FIRST-LAST", such as "7-6" for no step after step 6, or "-" if it
-# fails before its start.
+# Steps are "LAST" from step 0, or "FIRST-LAST", such as "7-6" for no step after step 6. "7-" fails
+# before it cuts later steps off from metrics.jsonl, and "-" before its start.
 cat >program <<'SH'
 #!/usr/bin/env bash
 echo "$*" >>attempts
@@ -19,7 +19,7 @@ if [[ $steps != - ]]; then
   [[ $steps != *-* ]] || first=${steps%-*}
   echo "{\"first_step\":$first}" >>planned/provenance.jsonl
   echo "== start $(wc -l <attempts)" >>planned/train.log
-  ((last < first)) || echo "{\"step\":$last,\"loss\":1}" >>planned/metrics.jsonl
+  [[ -z $last ]] || echo "{\"step\":$last,\"loss\":1}" >>planned/metrics.jsonl
 fi
 if [[ $code == 3 && $text != unknown ]]; then
   printf '%s\n' "stopped at step $last as $text asked; continue with --run.resume=true" "performance: steps=1" >>planned/train.log
@@ -73,6 +73,9 @@ expect_message "step 6 failed twice in the same way: step 6: the loss is nan"
 # Starts without a step may fail alike during an outage.
 follow_plan 0 < <(printf '%s\n' "1 5 network" "1 6-5 network" "1 - network" "0 6-9")
 expect_codes "1|1|1|0"
+# They may leave later steps of an older attempt in metrics.jsonl.
+follow_plan 0 < <(printf '%s\n' "1 8 network" "1 6- network" "1 6- network" "0 6-9")
+expect_codes "1|1|1|0"
 # A step fails twice only if it is computed again.
 follow_plan 1 < <(printf '%s\n' "1 5 network" "1 - network" "1 5-5 network" "0 9")
 expect_codes "1|1|1"
@@ -112,9 +115,11 @@ kill -TERM "$supervisor"
 begin=$SECONDS code=0
 wait "$supervisor" || code=$?
 [[ $code -eq 3 && $((SECONDS - begin)) -lt 60 && $(wc -l <attempts) -eq 2 ]] || die "exit code $code after $((SECONDS - begin)) s: $(cat err attempts)"
-follow_plan 2 SWITCHYARD_RESTART_PAUSES="1 x" < <(echo "0 9")
-expect_message "SWITCHYARD_RESTART_PAUSES = '1 x': give numbers of seconds"
-expect_no_file attempts
+for pauses in "1 x" 08 -1 " "; do
+  follow_plan 2 SWITCHYARD_RESTART_PAUSES="$pauses" < <(echo "0 9")
+  expect_message "SWITCHYARD_RESTART_PAUSES = '${pauses% }': give numbers of seconds"
+  expect_no_file attempts
+done
 
 # ---- exit code 3: stopped with a checkpoint ----
 
