@@ -3,7 +3,8 @@
 # the training again after a failure, from its newest whole checkpoint. Each attempt has a line in
 # RUN/supervisor.log.
 # The first Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 makes the training write a checkpoint and stop, as
-# does run.max_hours. The exit code is then 0, as after the last step.
+# does run.max_hours. The exit code is then 0, as after the last step. A signal to a rank alone does
+# not end the training: the ranks stop and start again.
 # With a host file, only hosts that answer take part. If a host is missing, the keys of [parallel]
 # that are `auto` make a layout of the others. If it answers again, the training stops with a
 # checkpoint, and goes on with it.
@@ -77,7 +78,7 @@ on_host() {  # HOST COMMAND...
     "${@:2}"
   else
     # shellcheck disable=SC2086 # the agent may have options; "ssh : rsh" are alternatives
-    timeout 15 ${agent%% :*} "$1" "$(printf '%q ' "${@:2}")"
+    timeout "${patience:-15}" ${agent%% :*} "$1" "$(printf '%q ' "${@:2}")"
   fi
 }
 # Prints those of the hosts that answer.
@@ -91,12 +92,17 @@ slots_of() {  # HOST...
   for host in "$@"; do sum=$((sum + slots[$host])); done
   echo $((${ranks:-sum} < sum ? ${ranks:-sum} : sum))
 }
-# Returns whether the training has a layout on so many ranks. Sets why if it has not.
-has_layout() {  # RANKS
+# Returns whether the training has a layout on so many ranks. Sets why if it has not. HOST computes
+# it, because the host of this script may lack the device of the ranks, or their memory.
+has_layout() {  # HOST RANKS
+  local patience=300
   why="no key of [parallel] is auto"
   [[ -n $is_automatic ]] || return 1
-  why=$("$program" "${training[@]}" --dry-run --ranks "$1" --quiet 2>&1 >/dev/null) && return 0
-  why=$(sed -nE 's/^switchyard: //p' <<<"$why" | head -n 1)
+  # shellcheck disable=SC2016 # the shell on the host replaces the variables
+  why=$(on_host "$1" sh -c 'cd "$1" && shift && exec "$@"' sh "$PWD" "$program" "${training[@]}" \
+    --dry-run --ranks "$2" --quiet 2>&1 >/dev/null </dev/null) && return 0
+  why=$(sed -nE '/^switchyard: warning: /d; s/^switchyard: //p' <<<"$why" | head -n 1)
+  why=${why:-the dry run on $1 failed}
   return 1
 }
 # Chooses the hosts of the next attempt: all that answer, or as many of them as have a layout.
@@ -110,7 +116,7 @@ before_attempt() {
     first_reason=''
     while ((${#answers[@]} > 0)); do
       current=(--hostfile "$base/hosts" "$(slots_of "${answers[@]}")")
-      if ((${#missing[@]} == 0)) || has_layout "${current[2]}"; then
+      if ((${#missing[@]} == 0)) || has_layout "${answers[0]}" "${current[2]}"; then
         for host in "${answers[@]}"; do echo "$host slots=${slots[$host]}"; done >"$base/hosts"
         ((${#missing[@]} == 0)) || say "${missing[*]} does not answer: going on with ${current[2]} ranks"
         return 0

@@ -3,6 +3,9 @@
 # launch/slurm.sbatch and launch/sites/job.sh source it. Their variables, from the environment:
 #   SWITCHYARD_RESTARTS        number of restarts that SWITCHYARD_RESTART_PERIOD may have (10)
 #   SWITCHYARD_RESTART_PERIOD  seconds (3600)
+#   SWITCHYARD_RESTART_PAUSES  seconds before the restarts after attempts without a step
+#                              (1 5 15 60 300 600 1200)
+# docs/guide/clusters.md has the rules as a table.
 
 # Prints the value of a key of CONFIG and its settings, as `switchyard config` knows it. Prints
 # nothing if the configuration is invalid.
@@ -31,7 +34,7 @@ cause_of() {  # CODE FILE_WITH_STANDARD_ERROR
   local expression cause='' rank
   case $1 in
     0) echo "the training is complete" && return ;;
-    3) echo "stopped with a checkpoint, as ${request:-run.max_hours or a signal to the ranks} asked" && return ;;
+    3) echo "stopped with a checkpoint, as ${request:-${stopped_by:-a signal}} asked" && return ;;
   esac
   for expression in "${causes[@]}"; do
     cause=$(grep -av '^switchyard: warning: ' "$2" | sed -nE "$expression" | head -n 1) || true
@@ -52,9 +55,21 @@ step_reached() {
   echo "${step:-0}"
 }
 
+# Prints text that changes when a step is added to RUN/metrics.jsonl.
+metrics_state() { stat -c '%s %.9Y' "$run/metrics.jsonl" 2>/dev/null || true; }
+
 # Prints the number of starts of the run, and the step from which the latest start resumed.
 starts() {
   { sed -nE 's/^\{"first_step": *([0-9]+).*/\1/p' "$run/provenance.jsonl" 2>/dev/null || true; } | awk 'END { print NR, $1 - 1 }'
+}
+
+# Prints why the latest start has stopped with a checkpoint: "run.max_hours = H" or "SIGTERM to a
+# rank". Prints nothing if it has not stopped so.
+stop_reason() {
+  { tail -n 50 "$run/train.log" 2>/dev/null || true; } | awk '
+    /^== / { reason = "" }
+    sub(/^stopped at step [0-9]+ as /, "") { sub(/ asked; .*/, ""); reason = $0 }
+    END { print reason (reason ~ /^SIG/ ? " to a rank" : "") }'
 }
 
 # Appends a line about the latest attempt to RUN/supervisor.log, on the disk.
@@ -75,11 +90,13 @@ pass_on() {  # NAME SIGNAL
   [[ -z $job ]] || kill "-$2" "$job" 2>/dev/null || true
 }
 
-# Runs the command that starts the ranks once. Sets code, cause, resumed and reached.
+# Runs the command that starts the ranks once. Sets code, cause, resumed and reached. Sets
+# stopped_by to the reason of a stop with a checkpoint, and computed to 1 if a step was computed.
 attempt() {  # COMMAND...
-  local errors copy before after asked=$request
+  local errors copy before after metrics asked=$request
   errors=$(mktemp)
   before=$(starts)
+  metrics=$(metrics_state)
   exec {copied}> >(trap '' INT TERM HUP USR1; exec tee "$errors" >&2)
   copy=$!
   "$@" 2>&"$copied" {copied}>&- &
@@ -96,24 +113,55 @@ attempt() {  # COMMAND...
     kill -0 "$copy" 2>/dev/null || break
     sleep 0.02
   done
-  cause=$(cause_of "$code" "$errors")
-  rm -f "$errors"
   after=$(starts)
-  resumed=-
+  resumed=- stopped_by='' computed=''
   [[ ${after% *} == "${before% *}" ]] || resumed=${after#* }
   reached=$(step_reached)
+  [[ $code -ne 3 || $resumed == - ]] || stopped_by=$(stop_reason)
+  cause=$(cause_of "$code" "$errors")
+  rm -f "$errors"
+  # metrics.jsonl may end with later steps of an older attempt, and lacks a step that diverges.
+  [[ $resumed == - || $(metrics_state) == "$metrics" ]] || ((reached <= resumed)) || computed=1
+  [[ $cause != "step $((reached + 1)): "* ]] || computed=1
+}
+
+# Returns whether the job has stopped on request: the supervisor got a signal, or the time is over.
+# It is a failure if all ranks stop because a host that is shut down sent SIGTERM to its own ones.
+stopped_on_request() {
+  [[ -n $request || (-z $run && $code -eq 3) ]] && return
+  [[ $code -eq 3 && (-n ${ranks_get_requests:-} || $stopped_by == run.max_hours*) ]]
+}
+
+# Waits, but not after a request to stop.
+pause() {  # SECONDS
+  local i
+  for ((i = 0; i < $1; ++i)); do
+    [[ -z $request ]] || return 0
+    sleep 1 &  # in the foreground, it would get a terminal's Ctrl-C
+    wait $! || true
+  done
 }
 
 # Runs a command that starts the ranks until the training is complete (0), was asked to stop (3),
-# has bad input (2), or fails for good. Returns the exit code of the last attempt. The commands of
-# later attempts end with a further setting.
+# has bad input (2), or fails for good. Returns the exit code of the last attempt, or 1 if that is 3
+# without a request. The commands of later attempts end with a further setting.
+# It reads this variable of the script, if it exists:
+#   ranks_get_requests   if not empty, the batch system signals the ranks: exit code 3 is requested
 # It calls these functions of the script, if they exist:
 #   before_attempt       fails, and sets cause, if no attempt can be made
 #   attempt_started JOB  gets the process of the command
 #   after_attempt        fails, and sets cause, if another attempt follows that no failure causes
 supervise() {  # RUN COMMAND...
-  local limit=${SWITCHYARD_RESTARTS:-10} period=${SWITCHYARD_RESTART_PERIOD:-3600}
+  local limit=${SWITCHYARD_RESTARTS:-10} period=${SWITCHYARD_RESTART_PERIOD:-3600} pauses
   local failure last_failure='' restarts=() recent at newest=()
+  # trained: a step was computed. idle: number of latest attempts without a step. same: number of
+  # latest attempts that failed in the same way.
+  local trained='' idle=0 same=0 seconds subject times
+  read -ra pauses <<<"${SWITCHYARD_RESTART_PAUSES:-1 5 15 60 300 600 1200}"
+  if [[ ! ${pauses[*]} =~ ^(0|[1-9][0-9]*)(" "(0|[1-9][0-9]*))*$ ]]; then
+    say "SWITCHYARD_RESTART_PAUSES = '${pauses[*]}': give numbers of seconds, such as '1 5 15'"
+    return 2
+  fi
   run=$1
   trap 'pass_on SIGTERM TERM' TERM
   trap 'pass_on SIGINT TERM' INT
@@ -130,32 +178,46 @@ supervise() {  # RUN COMMAND...
     attempt "${@:2}" "${newest[@]}"
     # The caller's run.resume_step is that of the first start.
     [[ $resumed == - ]] || newest=(--run.resume_step=-1)
+    [[ -z $computed ]] || trained=1 idle=0
     if declare -F after_attempt >/dev/null && ! after_attempt; then
       log_attempt
       continue
     fi
     log_attempt
-    if [[ $code == [03] || -n $request ]]; then return "$code"; fi
+    if [[ $code -eq 0 ]] || stopped_on_request; then return "$code"; fi
     # A job that was killed may hold its folder for some seconds.
-    if [[ $code -eq 2 && ${#restarts[@]} -gt 0 && $cause == *" is in use by "* ]]; then
-      sleep 5
-    elif [[ $code -eq 2 ]]; then
+    if [[ $code -eq 2 && -z $trained ]] && ! [[ ${#restarts[@]} -gt 0 && $cause == *" is in use by "* ]]; then
       return 2
     fi
     failure="$reached $(sed -E 's/[0-9.]+ s\b/N s/g; s/(process|PID) [0-9]+/\1 N/g; s/ \(rank [0-9]+ ended first\)//' <<<"$cause")"
-    if [[ $failure == "$last_failure" && $code -ne 2 ]]; then
-      say "step $((reached + 1)) failed twice in the same way: $cause: no further restart"
-      return "$code"
+    if [[ $failure == "$last_failure" ]]; then same=$((same + 1)); else same=1; fi
+    last_failure=$failure
+    seconds=0
+    if [[ -z $computed ]]; then
+      idle=$((idle + 1))
+      seconds=${pauses[idle > ${#pauses[@]} ? -1 : idle - 1]}
     fi
-    last_failure=$failure recent=()
+    # During an outage, starts fail alike for a while. A step that is computed again fails for good.
+    if ((same > 1)) && { [[ -n $computed ]] || ((idle > ${#pauses[@]})) || [[ -z $trained && $code -ne 2 ]]; }; then
+      subject="step $((reached + 1))" times=twice
+      [[ -n $computed ]] || subject="the start after step $reached"
+      ((same == 2)) || times="$same times"
+      say "$subject failed $times in the same way: $cause: no further restart"
+      break
+    fi
+    recent=()
     for at in "${restarts[@]}"; do ((at <= SECONDS - period)) || recent+=("$at"); done
     restarts=("${recent[@]}")
     if ((${#restarts[@]} >= limit)); then
       say "$limit restarts in $period s: no further one after step $reached: $cause"
-      return "$code"
+      break
     fi
     restarts+=("$SECONDS")
-    say "restart ${#restarts[@]} of $limit in $period s, after step $reached: $cause"
+    subject="step $reached"
+    ((seconds == 0)) || subject+=" and a pause of $seconds s"
+    say "restart ${#restarts[@]} of $limit in $period s, after $subject: $cause"
+    pause "$seconds"
   done
-  return 3
+  [[ -z $request ]] || return 3
+  return $((code == 3 ? 1 : code))
 }

@@ -37,7 +37,7 @@ job() {  # SCRIPT [VARIABLE=VALUE...] [-- ARGUMENTS...]
   done
   (($# == 0)) || shift
   env -u OMP_NUM_THREADS -u OMP_PROC_BIND -u SWITCHYARD_ROOT PATH="$work/bin:$PATH" SWITCHYARD_LAUNCH="$root/launch" SWITCHYARD="$switchyard" \
-    PBS_NODEFILE="$work/nodes" PJM_NODE=5 SWITCHYARD_HOSTS="$work/hosts" CODE=0 "${variables[@]}" bash "$script" "$@"
+    PBS_NODEFILE="$work/nodes" PJM_NODE=5 SWITCHYARD_HOSTS="$work/hosts" CODE=0 SWITCHYARD_RESTART_PAUSES=0 "${variables[@]}" bash "$script" "$@"
 }
 command_line="$switchyard train --run.max_hours=12.000 config.ini --run.dir=x --run.resume=true"
 

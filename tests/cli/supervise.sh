@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests launch/supervise.sh: restarts after failures, their limits, the log of causes, signals, and
-# the leftovers of killed launchers. tests/cluster/supervise.sh tests the loss of a host.
+# Tests launch/supervise.sh with real ranks: restarts, the log of causes, signals, and the leftovers
+# of killed launchers. The rules of restarts have tests in supervise_rules.sh. The loss of a host
+# has them in tests/cluster/supervise.sh.
 source "$2/tests/cli/lib/lib.sh"
 # shellcheck source=tests/cli/lib/supervised.sh
 source "$2/tests/cli/lib/supervised.sh"
@@ -82,62 +83,32 @@ expect_exit 1 supervise --restarts 5 --period 60 2 "$switchyard" train config.in
 [[ $err == *"supervisor: step "*" failed twice in the same way: step "*"the loss is nan"*": no further restart" ]] || die "another message"
 [[ $(column nan 2) == "1|1" && $(column nan 3) == "0|"* ]] || die "other attempts: $(cat nan/supervisor.log)"
 
-# SIGINT is no failure either, and neither is run.max_hours.
-in_background 1 "$switchyard" train config.ini --run.dir="$work/interrupted" --quiet
+# A host that is shut down sends SIGTERM to its ranks. All ranks stop with a checkpoint, and start
+# again. SIGINT to the supervisor is no failure, and neither is run.max_hours.
+in_background 2 "$switchyard" train config.ini --run.dir="$work/interrupted" --quiet
 run=$work/interrupted
 wait_until "step 3" past 3
+kill -TERM "$(processes_of "$run" switchyard | sort -n | tail -n 1)"
+wait_until "restart" started "$run" 2 3
+# A rank is killed while the data set is away, as if its file system was not mounted.
+mv data away
+kill -KILL "$(processes_of "$run" switchyard | sort -n | tail -n 1)"
+wait_until "start without data" grep -q "a pause of 1 s: data.path = " err
+mv away data
+wait_until "restart with data" started "$run" 3 3
 signal=INT  # bash cannot handle a signal that this test was started to ignore
 ((0x$(sed -n "s/^SigIgn:\t*//p" /proc/$$/status) & 2)) && signal=USR1 || true
 kill -$signal "$supervisor"
 code=0; wait "$supervisor" || code=$?
-[[ $code -eq 0 && $(column "$run" 2) == 3 && $(column "$run" 5) == *"as SIG$signal asked" ]] ||
+[[ $code -eq 0 && $(column "$run" 2) =~ ^3\|[1-9][0-9]*(\|2)+\|3$ &&
+  $(column "$run" 5) == *"as SIGTERM to a rank asked|"*"data.path = "*"as SIG$signal asked" ]] ||
   die "exit code $code after SIG$signal: $(cat out err "$run/supervisor.log")"
 expect_file "$run/checkpoints/step-$(printf %08d "$(steps "$run")")/manifest.json"
 expect_ok supervise 1 "$switchyard" train config.ini --run.dir=limited --run.max_hours=1e-9 --quiet
 [[ $(column limited 2) == 3 ]] || die "other attempts: $(cat limited/supervisor.log)"
 
-# ---- rules, with a program that fails as planned ----
+# ---- input errors and usage ----
 
-# Its line of `plan` for each attempt: an exit code, the last step, and an error.
-cat >program <<SH
-#!/usr/bin/env bash
-echo "\$*" >>attempts
-read -r code step error < <(sed -n "\$(wc -l <attempts)p" plan)
-mkdir -p planned
-echo '{"first_step":1}' >>planned/provenance.jsonl
-echo "{\"step\":\$step,\"loss\":1}" >>planned/metrics.jsonl
-[[ -z \$error ]] || echo "switchyard: \$error" >&2
-exit "\$code"
-SH
-chmod +x program
-follow_plan() {  # CODE [VARIABLE=VALUE...] (the plan is the standard input)
-  rm -rf planned attempts
-  cat >plan
-  # shellcheck disable=SC2016
-  expect_exit "$1" env "${@:2}" bash -euo pipefail -c 'source "$0"; supervise planned "./program" train' "$root/launch/supervision.sh"
-}
-# The number of restarts in a period is limited.
-follow_plan 1 SWITCHYARD_RESTARTS=3 < <(for i in 1 2 3 4 5 6; do echo "1 $i machine $i is broken"; done)
-[[ $(column planned 2) == "1|1|1|1" && $err == *"supervisor: 3 restarts in 3600 s: no further one after step 4: machine 4 is broken"* ]] ||
-  die "other attempts: $(cat planned/supervisor.log)"
-[[ $(lines planned | cut -f 4,5 | tail -n 1) == $'4\tmachine 4 is broken' ]] || die "another line: $(cat planned/supervisor.log)"
-[[ $(lines planned | head -n 1) =~ ^20[0-9-]{8}T[0-9:]{8}Z$'\t' ]] || die "no time: $(cat planned/supervisor.log)"
-# Older restarts do not count.
-follow_plan 0 SWITCHYARD_RESTARTS=1 SWITCHYARD_RESTART_PERIOD=0 < <(for i in 1 2 3; do echo "1 $i machine $i is broken"; done; echo 0 4)
-[[ $(column planned 2) == "1|1|1|0" ]] || die "other attempts: $(cat planned/supervisor.log)"
-[[ $(sort attempts | uniq -c | sed 's/^ *//' | paste -sd'|') == "1 train|3 train --run.resume_step=-1" ]] || die "other commands: $(cat attempts)"
-# The same message at another step, or another one at the same step, is another failure.
-follow_plan 1 < <(printf '%s\n' "1 5 a" "1 6 a" "1 6 b" "1 6 a" "1 6 a" "0 9")
-[[ $(column planned 2) == "1|1|1|1|1" && $err == *"step 7 failed twice in the same way: a"* ]] || die "other attempts: $(cat planned/supervisor.log)"
-# Times and process numbers do not make another failure.
-follow_plan 1 < <(printf '%s\n' "1 5 rank 1 on b has waited 4.5 s" "1 5 rank 1 on b has waited 4.7 s" "0 9")
-[[ $err == *"step 6 failed twice in the same way: rank 1 on b has waited 4.7 s"* ]] || die "other attempts: $(cat planned/supervisor.log)"
-# A stop on request is no failure.
-follow_plan 3 < <(echo "3 5"; echo "0 9")
-[[ $(column planned 2) == 3 ]] || die "other attempts: $(cat planned/supervisor.log)"
-# Bad input is not tried again.
-follow_plan 2 < <(echo "2 0 unknown key"; echo "0 9")
-[[ $(column planned 2) == 2 && $(column planned 5) == "unknown key" ]] || die "other attempts: $(cat planned/supervisor.log)"
 expect_exit 2 supervise 1 "$switchyard" train config.ini --run.dir=bad --model.layer=3
 [[ $err == *"unknown key 'model.layer'"* ]] || die "another message"
 expect_no_file bad
