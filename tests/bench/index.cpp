@@ -4,7 +4,7 @@
 //
 // The index is that of a job of N ranks, written here with the shards that the rank needs. The
 // widths of the model are divided by 64, so that the shards are small. Its layers, experts and
-// heads stay, so that the index has as many tensors and nearly as many mappings as that of the model.
+// heads stay, so that the index has as many tensors and nearly as many mappings as before.
 // --readers: number of ranks of the job that reads; 0: the same as wrote.
 #include <boost/program_options.hpp>
 #include <ctime>
