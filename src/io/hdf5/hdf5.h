@@ -52,7 +52,7 @@ class Hdf5Dataset {
   DType dtype() const { return dtype_; }  // f32, f64, i32, i64
   // Writes the elements of `box`. data: row-major, of dtype(). Not for a virtual dataset.
   void write(const Box& box, const void* data);
-  // Closes a created dataset. Required before Hdf5File::close(). Throws Failure.
+  // Closes a dataset; its facts and mappings stay. A created one must be closed before the file.
   void close();
   // Reads the elements of `box`, row-major. Throws InputError for a virtual dataset.
   void read(const Box& box, void* data) const;
@@ -103,6 +103,9 @@ class Hdf5File {
   // Returns whether the object exists. Throws if a link on its path is soft or external.
   bool has(const std::string& name) const;
   bool has(const std::string& object, const std::string& attribute) const;
+  // Returns the type and shape of a dataset. Does not convert its mappings.
+  TensorInfo info(const std::string& name) const;
+  // Opens a dataset with all its mappings.
   Hdf5Dataset open_dataset(const std::string& name) const;
   // Names of all datasets below a group, recursively, in creation order. At most eight levels.
   std::vector<std::string> datasets(const std::string& group = "/") const;

@@ -1,12 +1,15 @@
 #include "src/io/hdf5/hdf5_checkpoint.h"
 
 #include <algorithm>
+#include <charconv>
 #include <list>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "dist/file_activity.h"
 #include "kernels/check.h"
+#include "src/io/format/box_index.h"
 #include "src/io/hdf5/global_heap.h"
 #include "src/io/hdf5/hdf5.h"
 
@@ -15,6 +18,28 @@ namespace sy {
 namespace fs = std::filesystem;
 
 namespace {
+
+// Attribute of a sharded tensor: the shape of its dataset, "6 3 29". The library decodes all
+// mappings of a virtual dataset when it opens the dataset, but not when it reads an attribute.
+// Older indexes lack it.
+constexpr const char* shape_attribute = "shape";
+
+// Parses the attribute. Throws InputError if it is no shape.
+Shape parse_shape(const std::string& text, const std::string& name, const fs::path& step_dir) {
+  Shape shape;
+  Index bytes = size_of(DType::f32);
+  const char *at = text.data(), *const end = at + text.size();
+  for (; at < end; ++at) {
+    Index dim = -1;
+    const auto [next, error] = std::from_chars(at, end, dim);
+    if (error != std::errc() || dim < 0 || shape.size() == max_dims || __builtin_mul_overflow(bytes, dim, &bytes) ||
+        (next < end && (*next != ' ' || next + 1 == end)))
+      bad_input("the shape of {} of {} is damaged: use another checkpoint", name, step_dir.string());
+    shape.push_back(dim);
+    at = next;
+  }
+  return shape;
+}
 
 class Hdf5CheckpointWriter final : public CheckpointWriter {
  public:
@@ -39,6 +64,7 @@ class Hdf5CheckpointWriter final : public CheckpointWriter {
   }
   void write_sharded(const std::string& name, const Shape& shape, const std::vector<SliceMapping>& slices) override {
     file_.create_virtual(name, shape, slices);
+    file_.set(name, shape_attribute, fmt::format("{}", fmt::join(shape, " ")));
   }
   void close() override {
     end_slice();
@@ -60,12 +86,6 @@ class Hdf5CheckpointWriter final : public CheckpointWriter {
   Index written_ = 0;                 // elements of it
 };
 
-bool overlap(const Box& a, const Box& b) {
-  for (int d = 0; d < a.size.size(); ++d)
-    if (a.begin[d] + a.size[d] <= b.begin[d] || b.begin[d] + b.size[d] <= a.begin[d]) return false;
-  return true;
-}
-
 // Assembles tensors from the shards that the index maps. It does not read virtual datasets through
 // libhdf5, which shows missing files as NaN and opens any path.
 class Hdf5CheckpointReader final : public CheckpointReader {
@@ -86,41 +106,60 @@ class Hdf5CheckpointReader final : public CheckpointReader {
 
   std::vector<std::string> tensors(const std::string& group) const override { return index_.datasets(group); }
   TensorInfo tensor(const std::string& name) override {
-    const Hdf5Dataset& dataset = dataset_of(name);
-    return {name, dataset.dtype(), dataset.shape()};
+    if (const auto opened = opened_.find(name); opened != opened_.end())
+      return {name, opened->second.dataset.dtype(), opened->second.dataset.shape()};
+    if (!index_.has(name, shape_attribute)) return index_.info(name);
+    return {name, DType::f32, parse_shape(CheckpointReader::get<std::string>(name, shape_attribute), name, dir_)};
   }
 
   void read(const std::string& name, const Box& box, void* data) override {
-    const Hdf5Dataset& tensor = dataset_of(name);
-    if (!tensor.is_virtual()) return tensor.read(box, data);
+    const OpenTensor& tensor = opened(name);
+    if (!tensor.dataset.is_virtual()) return tensor.dataset.read(box, data);
     Index found = 0;
-    for (const SliceMapping& mapping : tensor.mappings()) {
-      if (!overlap(mapping.box, box)) continue;
+    mapping_counts().compared += static_cast<std::uint64_t>(tensor.boxes.find(box, [&](std::size_t i) {
+      const SliceMapping& mapping = tensor.dataset.mappings()[i];
       const Hdf5Dataset source = shard(mapping.file).open_dataset(name);
-      if (source.dtype() != tensor.dtype())
+      if (source.dtype() != tensor.dataset.dtype())
         bad_input("{} of {} in {} has another type than the whole", name, dir_.string(), mapping.file);
       found += source.read_mapped(mapping, box, data);
-    }
+    }));
     if (found != box.elements())
       bad_input("{} of {} is not covered by its shards: use another checkpoint", name, dir_.string());
   }
   void read_unsharded(const std::string& name, const Box& box, void* data) override {
-    dataset_of(name).read(box, data);
+    opened(name).dataset.read(box, data);
   }
 
   std::set<std::string> mapped_files() override {
     std::set<std::string> files;
-    for (const std::string& name : index_.datasets())
-      for (const SliceMapping& mapping : dataset_of(name).mappings()) files.insert(mapping.file);
+    for (const std::string& name : index_.datasets()) {
+      const Hdf5Dataset dataset = index_.open_dataset(name);
+      for (const SliceMapping& mapping : dataset.mappings()) files.insert(mapping.file);
+    }
     return files;
   }
 
  private:
-  // Returns a dataset of the index; valid until the next call. A dataset is usually read in many
-  // boxes, and opening it reads all its mappings.
-  const Hdf5Dataset& dataset_of(const std::string& name) {
-    if (!dataset_ || dataset_->name() != name) dataset_ = index_.open_dataset(name);
-    return *dataset_;
+  // A dataset of the index whose values are read.
+  struct OpenTensor {
+    Hdf5Dataset dataset;
+    BoxIndex boxes;  // of its mappings
+  };
+  // Returns a tensor; its mappings are decoded in the first call. Valid as long as this reader.
+  const OpenTensor& opened(const std::string& name) {
+    const auto known = opened_.find(name);
+    if (known != opened_.end()) return known->second;
+    OpenTensor tensor{index_.open_dataset(name), {}};
+    if (const TensorInfo claimed = this->tensor(name);
+        claimed.shape != tensor.dataset.shape() || claimed.dtype != tensor.dataset.dtype())
+      bad_input("{} of {} has another shape or type than its attribute says: use another checkpoint", name,
+                dir_.string());
+    std::vector<Box> boxes;
+    for (const SliceMapping& mapping : tensor.dataset.mappings()) boxes.push_back(mapping.box);
+    mapping_counts().decoded += boxes.size();
+    tensor.boxes = BoxIndex(std::move(boxes));
+    if (tensor.dataset.is_virtual()) tensor.dataset.close();  // frees the library's mappings
+    return opened_.emplace(name, std::move(tensor)).first->second;
   }
 
   const Hdf5File& shard(const std::string& file) {
@@ -145,11 +184,16 @@ class Hdf5CheckpointReader final : public CheckpointReader {
   fs::path dir_;
   std::function<void(const std::string&)> check_file_;
   Hdf5File index_;
-  std::optional<Hdf5Dataset> dataset_;                  // of the index: the one that was used last
+  std::map<std::string, OpenTensor> opened_;            // tensors of which values were read
   std::list<std::pair<std::string, Hdf5File>> shards_;  // open shards, the latest used first
 };
 
 }  // namespace
+
+MappingCounts& mapping_counts() {
+  static MappingCounts counts;
+  return counts;
+}
 
 constinit const CheckpointFormat hdf5_format = {
     .extension = ".h5",

@@ -30,6 +30,17 @@ Shape shape_of(hid_t space, const Hdf5Context& context, const std::string& name)
   return shape;
 }
 
+// Returns the type and shape of an open dataset.
+TensorInfo info_of(hid_t dataset, const Hdf5Context& context, const std::string& name) {
+  const Hdf5Id type(check(H5Dget_type(dataset), context, "read", name), H5Tclose);
+  const Hdf5Id space(check(H5Dget_space(dataset), context, "read", name), H5Sclose);
+  const auto table = type_table();
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const Types& t) { return H5Tequal(type.get(), t.file) > 0; });
+  if (row == table.end()) bad_input("{} of {} has a type that is unknown here", name, context.file.string());
+  return {name, row->dtype, shape_of(space.get(), context, name)};
+}
+
 // Returns the box of a selection. Throws InputError if the selection is not a box.
 Box box_of(hid_t space, const Hdf5Context& context, const std::string& name) {
   const int rank = check(H5Sget_simple_extent_ndims(space), context, "read", name);
@@ -107,11 +118,15 @@ void list_datasets(hid_t group, const std::string& prefix, const Hdf5Context& co
                                           context, prefix);
     const std::string link = name.substr(prefix.size());
     check_hard_link(group, link, context);
-    const Hdf5Id id(check(H5Oopen(group, link.c_str(), H5P_DEFAULT), context, "read", name), H5Oclose);
-    if (H5Iget_type(id.get()) == H5I_DATASET)
+    // The library decodes all mappings of a virtual dataset when it opens the dataset.
+    H5O_info_t child;
+    check(H5Oget_info_by_name2(group, link.c_str(), &child, H5O_INFO_BASIC, H5P_DEFAULT), context, "read", name);
+    if (child.type == H5O_TYPE_DATASET) {
       names.push_back(name);
-    else if (H5Iget_type(id.get()) == H5I_GROUP)
+    } else if (child.type == H5O_TYPE_GROUP) {
+      const Hdf5Id id(check(H5Gopen2(group, link.c_str(), H5P_DEFAULT), context, "read", name), H5Gclose);
       list_datasets(id.get(), name + "/", context, seen, names);
+    }
   }
 }
 
@@ -206,6 +221,12 @@ bool Hdf5File::has(const std::string& name) const {
   return true;
 }
 
+TensorInfo Hdf5File::info(const std::string& name) const {
+  if (!has(name)) bad_input("{} holds no {}", context_.file.string(), name);
+  const Hdf5Id id(check(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), context_, "read", name), H5Dclose);
+  return info_of(id.get(), context_, name);
+}
+
 Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   if (!has(name)) bad_input("{} holds no {}", context_.file.string(), name);
   Hdf5Dataset dataset;
@@ -219,14 +240,9 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   } else if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0) {
     bad_input("{} of {} is not contiguous in it", name, context_.file.string());
   }
-  const Hdf5Id type(check(H5Dget_type(dataset.id_.get()), context_, "read", name), H5Tclose);
-  const Hdf5Id space(check(H5Dget_space(dataset.id_.get()), context_, "read", name), H5Sclose);
-  const auto table = type_table();
-  const auto row =
-      std::find_if(table.begin(), table.end(), [&](const Types& t) { return H5Tequal(type.get(), t.file) > 0; });
-  if (row == table.end()) bad_input("{} of {} has a type that is unknown here", name, context_.file.string());
-  dataset.dtype_ = row->dtype;
-  dataset.shape_ = shape_of(space.get(), context_, name);
+  const TensorInfo info = info_of(dataset.id_.get(), context_, name);
+  dataset.dtype_ = info.dtype;
+  dataset.shape_ = info.shape;
   const Shape& shape = dataset.shape_;
   const auto bytes = static_cast<hsize_t>(shape.elements()) * static_cast<hsize_t>(size_of(dataset.dtype_));
   hsize_t file_bytes = 0;
