@@ -62,7 +62,11 @@ class SharedFolders final : public Row {
     Index before = 0, after = 0;
     std::string read;
     const CommandResult training = run_command(args_, {.meanwhile = [&](pid_t) {
-                                                 std::this_thread::sleep_for(moment);
+                                                 // The moment also chooses the first step to read.
+                                                 const Index first = moment.count() % num_steps;
+                                                 const double begin = now();
+                                                 while (newest_step() < first && now() - begin < 10)
+                                                   sleep_seconds(0.001);
                                                  before = newest_step();
                                                  reader = run_command(evaluate_);
                                                  after = newest_step();
