@@ -234,7 +234,9 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
 
   if (const auto run = run_of(checkpoint)) {
     read_losses(*run / "metrics.jsonl", r);
-    if (fs::exists(*run / "evaluation.json")) r.evaluation = read_evaluation(*run / "evaluation.json");
+    // A link to nothing is an error, too.
+    if (const fs::path file = *run / "evaluation.json"; fs::exists(fs::symlink_status(file)))
+      r.evaluation = read_evaluation(file);
   }
   if (options.layer) {
     if (auto& bias = r.state.router_bias; !bias.empty()) {

@@ -6,6 +6,7 @@
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <exception>
@@ -171,16 +172,20 @@ class TrainingLog : public std::streambuf {
 
 void for_each_in_parallel(std::size_t n, const std::function<void(std::size_t)>& work) {
   std::vector<std::exception_ptr> errors(n);
+  std::atomic<std::size_t> first = n;  // the smallest number whose work has failed
 #pragma omp parallel for schedule(dynamic, 1)
   for (std::size_t i = 0; i < n; ++i) {
+    // A hostile expression may need seconds until each of its errors.
+    if (i > first) continue;
     try {
       work(i);
     } catch (...) {
       errors[i] = std::current_exception();
+      for (std::size_t old = first; i < old && !first.compare_exchange_weak(old, i);) {
+      }
     }
   }
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
+  if (first < n) std::rethrow_exception(errors[first]);
 }
 
 std::vector<std::vector<std::int32_t>> encode_texts(const Tokenizer& tokenizer,

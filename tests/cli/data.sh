@@ -103,6 +103,10 @@ expect_output "7 of $windows windows"
 [[ $err == *"keeps the evaluation of all windows"* ]] || die "the kept evaluation of all windows is not reported"
 [[ $(scores eval/evaluation.json) == "$whole" ]] || die "a partial evaluation replaced the whole one"
 rm eval/evaluation.json
+# A link to nothing is an error. It does not count as a run without an evaluation.
+ln -s nothing eval/evaluation.json
+expect_error "eval/evaluation.json: No such file" "$switchyard" experts eval
+rm eval/evaluation.json
 expect_ok ranks 3 evaluate eval --backend cpu --max-windows 7 --json
 expect_file eval/evaluation.json
 [[ $(number windows) -eq 7 && $(number tokens) -eq $((7 * 24)) ]] || die "not 7 windows of 24 tokens"

@@ -72,6 +72,7 @@ std::unique_ptr<Row> make_memory_limits();
 std::unique_ptr<Row> make_windows();
 std::unique_ptr<Row> make_datagrams();
 std::unique_ptr<Row> make_unlike_ranks();
+std::unique_ptr<Row> make_layouts();
 
 // Random numbers of a trial.
 class Draw {

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <csignal>
-#include <thread>
 
 #include "src/system/files.h"
 #include "tests/reliability/campaign.h"
@@ -92,55 +91,10 @@ class Clocks final : public Row {
   std::string undisturbed_;
 };
 
-// Two processes use one folder: two trainings, or a training that deletes old checkpoints and a
-// reader, or a folder that is moved while it is read.
-class SharedFolders final : public Row {
- public:
-  SharedFolders() {
-    make_inputs();
-    must_run(args_);
-    undisturbed_ = weights_result("run");
-    replace_folder("run", "finished");
-  }
-  Index points() const override { return 0; }
-  TrialResult run(Index trial) override {
-    Draw draw("folder", trial);
-    const Index kind = draw.below(3);
-    const auto moment = std::chrono::microseconds(draw.below(30000));
-    fs::remove_all("run");
-    fs::remove_all("moved");
-    if (kind == 2) replace_folder("finished", "run");
-    const std::vector<std::string> evaluate = {"evaluate", "run", "--backend", "cpu", "--quiet", "--max-windows", "2"};
-    CommandResult other;
-    const CommandResult first = run_command(kind == 2 ? evaluate : args_, {.meanwhile = [&](pid_t) {
-                                              std::this_thread::sleep_for(moment);
-                                              if (kind == 2) return fs::rename("run", "moved");
-                                              other = run_command(kind == 0 ? args_ : evaluate);
-                                            }});
-    TrialResult result{outcome_of(first),
-                       fmt::format("kind {}: {}\nother: {}", kind, text_of(first), kind == 2 ? "" : text_of(other))};
-    if (kind == 2) return result;
-    if (is_failure(outcome_of(other))) result.outcome = outcome_of(other);
-    if (is_failure(result.outcome)) return result;
-    // One training may have been refused. The other one, or a resume, is whole.
-    const CommandResult last = run_command(args_);
-    result.details += "again: " + text_of(last);
-    if (last.code != 0 || weights_result("run") != undisturbed_) result.outcome = Outcome::wrong;
-    return result;
-  }
-
- private:
-  std::vector<std::string> args_ = train_args({"--run.resume=true", "--train.steps=10"});
-  std::string undisturbed_;
-};
-
 }  // namespace
 
 std::unique_ptr<Row> make_clocks() {
   return std::make_unique<Clocks>();
-}
-std::unique_ptr<Row> make_shared_folders() {
-  return std::make_unique<SharedFolders>();
 }
 
 }  // namespace sy::campaign

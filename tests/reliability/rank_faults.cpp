@@ -57,7 +57,25 @@ class Passage {
 
 }  // namespace
 
+namespace {
+
+// Arms the fault of CAMPAIGN_KILL in its rank. With call 0, each rank counts its calls.
+void arm_kill(const std::string& text) {
+  static std::string path;
+  int rank = -1, kind = 0;
+  Fault fault;
+  std::istringstream(text) >> rank >> fault.at >> kind >> path;
+  if (fault.at != 0 && rank != launched_rank().rank) return;
+  fault.path = path.c_str();
+  fault.error = kind == 0 ? kill_before : kill_halfway;
+  fault.removals = true;
+  fault_arm(&fault);
+}
+
+}  // namespace
+
 void arm_rank_faults() {
+  if (const char* const kill = std::getenv("CAMPAIGN_KILL")) return arm_kill(kill);
   const char* const chosen = std::getenv("CAMPAIGN_WINDOW");
   if (!chosen && !std::getenv("CAMPAIGN_COUNTS")) return;
   int rank = -1;
@@ -76,6 +94,7 @@ void write_window_counts() {
   if (!path) return;
   std::ofstream out(path + ("." + std::to_string(launched_rank().rank)));
   for (const auto& passages : injection.passages) out << passages << " ";
+  out << fault_calls();
 }
 
 }  // namespace sy::campaign

@@ -2,7 +2,10 @@
 // launch/mpirun.sh hands the environment on to the ranks.
 //
 //   CAMPAIGN_WINDOW="RANK WINDOW CALL ACTION"  the rank acts at the CALL-th passage of the window
-//   CAMPAIGN_COUNTS=FILE                       rank R writes its passages of each window to FILE.R
+//   CAMPAIGN_KILL="RANK CALL KIND FOLDER"      the rank is killed before (KIND 0) or halfway of (1)
+//                                              its CALL-th change of files there; 0: no call
+//   CAMPAIGN_COUNTS=FILE                       rank R writes to FILE.R its passages of each window,
+//                                              and its number of these changes
 //   CAMPAIGN_BUILD=version|commit|options      this property of the program is another one
 #pragma once
 
