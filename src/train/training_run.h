@@ -150,7 +150,7 @@ class TrainingRun {
   // On the first rank:
   std::unique_ptr<MetricsFile> metrics_;
   LossRise rise_;
-  Index last_skipped_ = -1;   // the last skipped step (train.spike_sigma); -1 if there is none
+  RecentSkips skips_;
   bool losses_known_ = true;  // false: metrics.jsonl lacks LossRise::window losses or more in a row
   std::set<std::string> warned_;
   // Why the MFU is unknown; empty if it is known.
