@@ -198,7 +198,7 @@ std::optional<SavedCheckpoint> CheckpointSaver::advance(const RetentionNow& rete
     save.committing = true;
     agree_on_errors(world_, [&] {
       if (world_.rank() != 0) return;
-      save.retention = retention();
+      save.retention = retention(save.state);
       save.writer.start([this, &save] { save.commit(run_dir_, before_commit_); }, asynchronous_);
     });
   } catch (const CollectiveError&) {
@@ -212,7 +212,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
                                          ParamStore& store, const Retention& retention) {
   CheckpointSaver saver(world, run_dir, false);
   saver.start(state, store);
-  return saver.finish([&] { return retention; }).warnings;
+  return saver.finish([&](const TrainState&) { return retention; }).warnings;
 }
 
 void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state, const std::vector<ParamSpec>& specs,
@@ -234,7 +234,7 @@ void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state,
   };
   CheckpointSaver saver(world, run_dir, false);
   saver.start(state, ShardContents{specs, layout, flat, {tensor_kinds(specs).front()}, read});
-  saver.finish([] { return Retention{}; });
+  saver.finish([](const TrainState&) { return Retention{}; });
 }
 
 }  // namespace sy

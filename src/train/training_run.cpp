@@ -251,10 +251,10 @@ Index TrainingRun::checkpoint_before_rise() const {
   return good >= 0 ? good : newest_before(checkpoints, rise_.begin());
 }
 
-Retention TrainingRun::retention() {
+Retention TrainingRun::retention(const TrainState& saved) {
   Retention out{config_.run.keep, config_.run.keep_every, {}};
   if (const Index before = checkpoint_before_trouble(); before >= 0) out.pinned.insert(before);
-  for (const ValidationRecord::Entry& entry : state_.validation.best) out.pinned.insert(entry.step);
+  for (const ValidationRecord::Entry& entry : saved.validation.best) out.pinned.insert(entry.step);
   // The steps after an outlier may show that the weights were bad before it.
   for (const Index step : skips_.at(trainer_.steps_done()))
     if (const Index before = newest_before(checkpoints_of(dir_), step); before >= 0) out.pinned.insert(before);
@@ -375,9 +375,9 @@ void TrainingRun::advance_save(bool waits) {
   const double begin = progress_.elapsed();
   std::optional<PhaseGuard> saving;
   if (waits) saving.emplace(world_.rank_context(), Phase{"save of a checkpoint", -1, "", state_.step});
-  const auto retained = [&] {
+  const auto retained = [&](const TrainState& state) {
     check_lock();
-    return retention();
+    return retention(state);
   };
   const std::optional<SavedCheckpoint> saved = waits ? saver_.finish(retained) : saver_.poll(retained);
   save_seconds_ += progress_.elapsed() - begin;
