@@ -18,6 +18,7 @@
 #include "src/params/lora.h"
 #include "src/provenance/provenance.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 #include "src/text/numbers.h"
 
 namespace sy {
@@ -179,7 +180,8 @@ int import_command(CommandLine& line) {
   std::optional<FolderLock> lock;
   agree_on_errors(world, [&] {
     if (!lead) return;
-    make_folders(run);
+    if (const std::error_code error = make_synced_folders(run))
+      fail("cannot make the folder {}: {}", run, error.message());
     lock.emplace(run, std::chrono::milliseconds(0), "RUN", "give a new folder");
     check_free(run);
     begin_import(run);

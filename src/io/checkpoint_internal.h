@@ -44,12 +44,39 @@ void write_state(CheckpointWriter& index, const TrainState& state);
 // Over all ranks, every element of every parameter occurs exactly once.
 std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord);
 
-// Has no branch for each value, so that the compiler uses vectors.
+// Sum of the bits of values. Each change of one bit changes it; of other changes, all but about one
+// in 4 billion do.
+class ValueSum {
+ public:
+  // The compiler uses vectors for loops of a fixed length.
+  static constexpr std::size_t block = 1024;
+  // Adds values. Returns true if all are finite. The number of values must be a multiple of
+  // `block`, except in the last call for a range. Sums of the same ranges are then equal, however
+  // long the calls are.
+  bool add(std::span<const float> values) {
+    std::uint32_t not_finite = 0;
+    const auto add_bits = [&](const auto& range) {  // std::span, of any extent
+      std::uint32_t bits_sum = 0;
+      for (const float x : range) {
+        constexpr std::uint32_t exponent = 0x7f80'0000;
+        const auto bits = std::bit_cast<std::uint32_t>(x);
+        not_finite |= (bits & exponent) == exponent;
+        bits_sum += bits;
+      }
+      sum_ = sum_ * 0x9e37'79b9'7f4a'7c15 + bits_sum;  // odd: no bit of the sum is lost
+    };
+    for (; values.size() >= block; values = values.subspan(block)) add_bits(values.first<block>());
+    if (!values.empty()) add_bits(values);
+    return not_finite == 0;
+  }
+  bool operator==(const ValueSum&) const = default;
+
+ private:
+  std::uint64_t sum_ = 0;
+};
+
 inline bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t exponent = 0x7f80'0000;
-  std::uint32_t found = 0;
-  for (const float x : values) found |= (std::bit_cast<std::uint32_t>(x) & exponent) == exponent;
-  return found == 0;
+  return ValueSum().add(values);
 }
 // Returns the name of the first tensor with a value that is not finite; "" if all are finite.
 // Skips /experts/. Reads all other tensors.
@@ -68,18 +95,23 @@ struct ShardContents {
   // Number of values that copy_shard() reads before it checks them. Host memory is read in chunks
   // that a cache holds, so that the check does not read it again.
   Index copied_at_once = chunk_elements;
+  // Sum of the values when they were copied. Empty if read() reads no copy.
+  std::optional<ValueSum> copied_sum{};
 };
 // Returns the contents of a store. Waits for its device. The store must outlive the result.
 ShardContents shard_contents(const ParamStore& store);
 
 // Returns the number of values that a rank writes.
 Index shard_elements(const ShardContents& contents, int rank);
-// Copies these values to `to`: [shard_elements], or nullptr to read them alone. Returns the name of
-// the first tensor with a value that is not finite; "" if all are finite.
-std::string copy_shard(const ShardContents& contents, int rank, float* to);
+struct ShardCopy {
+  std::string not_finite;  // the first tensor with a value that is not finite; "" if all are finite
+  ValueSum sum;
+};
+// Copies these values to `to`: [shard_elements], or nullptr to read them alone.
+ShardCopy copy_shard(const ShardContents& contents, int rank, float* to);
 // Returns the same contents with the values of copy_shard(). `from` must outlive the result.
-// write_shard() may read the result once.
-ShardContents copied_contents(const ShardContents& contents, const float* from);
+// write_shard() may read the result once. sum: of the copy; write_shard() checks it.
+ShardContents copied_contents(const ShardContents& contents, const float* from, const ValueSum& sum);
 
 // Size and digest of a written file, as in the manifest.
 struct WrittenFile {
@@ -87,7 +119,8 @@ struct WrittenFile {
   Digest sha256;
 };
 
-// Writes the shard of one rank to a new file in `dir`, syncs it and verifies it. Throws Failure.
+// Writes the shard of one rank to a new file in `dir`, syncs it and verifies it. Throws Failure,
+// also if copied values have changed in memory.
 WrittenFile write_shard(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const ShardContents& contents, int rank);
 

@@ -114,6 +114,7 @@ void CheckpointSaver::start(const TrainState& state, ParamStore& store) {
   SY_ASSERT(!in_progress(), "a save is in progress");
   store.finish_all_gather();  // a parameter all-gather may be in flight
   const ShardContents contents = shard_contents(store);
+  ShardCopy copy;
   agree_on_errors(world_, [&] {
     const Index elements = asynchronous_ ? shard_elements(contents, world_.rank()) : 0;  // to copy
     if (elements > copy_elements_) {
@@ -121,12 +122,13 @@ void CheckpointSaver::start(const TrainState& state, ParamStore& store) {
       copy_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(elements));
       copy_elements_ = elements;
     }
-    std::string name = copy_shard(contents, world_.rank(), copy_.get());
+    copy = copy_shard(contents, world_.rank(), copy_.get());
+    std::string name = copy.not_finite;
     if (name.empty() && !all_finite(state.router_bias)) name = "/router/bias";
     if (name.empty() && !all_finite(state.batch_norm_averages)) name = norm_averages_name;
     if (!name.empty()) refuse_not_finite(name, state.step);
   });
-  start(state, asynchronous_ ? copied_contents(contents, copy_.get()) : contents);
+  start(state, asynchronous_ ? copied_contents(contents, copy_.get(), copy.sum) : contents);
 }
 
 void CheckpointSaver::start(const TrainState& state, const ShardContents& contents) {
@@ -196,7 +198,7 @@ std::optional<SavedCheckpoint> CheckpointSaver::advance(const RetentionNow& rete
     save.committing = true;
     agree_on_errors(world_, [&] {
       if (world_.rank() != 0) return;
-      save.retention = retention();
+      save.retention = retention(save.state);
       save.writer.start([this, &save] { save.commit(run_dir_, before_commit_); }, asynchronous_);
     });
   } catch (const CollectiveError&) {
@@ -210,7 +212,7 @@ std::vector<std::string> save_checkpoint(Comm& world, const fs::path& run_dir, c
                                          ParamStore& store, const Retention& retention) {
   CheckpointSaver saver(world, run_dir, false);
   saver.start(state, store);
-  return saver.finish([&] { return retention; }).warnings;
+  return saver.finish([&](const TrainState&) { return retention; }).warnings;
 }
 
 void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state, const std::vector<ParamSpec>& specs,
@@ -232,7 +234,7 @@ void save_weights(Comm& world, const fs::path& run_dir, const TrainState& state,
   };
   CheckpointSaver saver(world, run_dir, false);
   saver.start(state, ShardContents{specs, layout, flat, {tensor_kinds(specs).front()}, read});
-  saver.finish([] { return Retention{}; });
+  saver.finish([](const TrainState&) { return Retention{}; });
 }
 
 }  // namespace sy

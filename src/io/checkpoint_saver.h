@@ -22,9 +22,9 @@ struct SavedCheckpoint {
   std::vector<std::string> warnings;  // on rank 0: one for each folder that could not be deleted
 };
 
-// Returns the checkpoints that stay. poll() or finish() calls it on rank 0 before the commit. If it
-// throws, the save fails on all ranks.
-using RetentionNow = std::function<Retention()>;
+// Returns the checkpoints that stay when `saved` is committed. poll() or finish() calls it on rank
+// 0 before the commit. If it throws, the save fails on all ranks.
+using RetentionNow = std::function<Retention(const TrainState& saved)>;
 
 // Writes one checkpoint at a time. If asynchronous, start() copies the values of this rank to host
 // memory, and one thread per rank writes them. Otherwise finish() writes. The ranks agree only in

@@ -93,6 +93,9 @@ void for_ranges(const ShardContents& contents, int rank, F f) {
       if (kind.covers(*range.slice->spec)) f(kind, range);
 }
 
+// Elements of host memory that are copied at once: a quarter of a common L2 cache.
+constexpr Index cached_elements = Index{1} << 16;
+
 // Visits the values that a rank writes. Calls begin(name, elements) for each range of a tensor,
 // then chunk(values) for each chunk of it, in order.
 // - size: number of values of a chunk
@@ -149,7 +152,6 @@ ShardContents shard_contents(const ParamStore& store) {
     const Index first = range.flat.begin - store.layout().groups[group].owned().begin;
     store.get_state(group, *kind.state_index(range.slice->spec->optimizer), first + begin, values);
   };
-  constexpr Index cached_elements = Index{1} << 16;  // a quarter of a common L2 cache
   return {store.specs(),  store.mesh_layout(),
           store.layout(), tensor_kinds(store.specs()),
           read,           store.device().on_host() ? cached_elements : chunk_elements};
@@ -162,15 +164,24 @@ WrittenFile write_shard(const CheckpointFormat& format, const fs::path& dir, con
   file->set("/", "step", state.step);
   file->set("/", "rank", static_cast<std::int64_t>(rank));
   file->set("/", "layout", contents.layout.str());
+  ValueSum sum;
   for_shard(
       contents, rank, chunk_elements, nullptr,
       [&](const std::string& name, Index elements) { file->begin_slice(name, elements); },
-      [&](std::span<const float> values) { file->append(values); });
+      [&](std::span<const float> values) {
+        file->append(values);
+        if (contents.copied_sum) sum.add(values);
+      });
+  if (contents.copied_sum && sum != *contents.copied_sum)
+    fail(
+        "the copy for {} has changed in the memory of rank {} while it was written, and nothing was saved: the machine "
+        "is at fault: test its memory, and go on from an older checkpoint (--run.resume=true) on another one",
+        path.string(), rank);
   return finish(*file, path);
 }
 
 std::string first_not_finite(const ParamStore& store, int rank) {
-  return copy_shard(shard_contents(store), rank, nullptr);
+  return copy_shard(shard_contents(store), rank, nullptr).not_finite;
 }
 
 Index shard_elements(const ShardContents& contents, int rank) {
@@ -179,22 +190,26 @@ Index shard_elements(const ShardContents& contents, int rank) {
   return elements;
 }
 
-std::string copy_shard(const ShardContents& contents, int rank, float* to) {
-  std::string name, found;
+ShardCopy copy_shard(const ShardContents& contents, int rank, float* to) {
+  static_assert(chunk_elements % ValueSum::block == 0 && cached_elements % ValueSum::block == 0);
+  std::string name;
+  ShardCopy copy;
   for_shard(
       contents, rank, contents.copied_at_once, to, [&](const std::string& tensor, Index) { name = tensor; },
       [&](std::span<const float> values) {
-        if (found.empty() && !all_finite(values)) found = name;
+        if (!copy.sum.add(values) && copy.not_finite.empty()) copy.not_finite = name;
       });
-  return found;
+  return copy;
 }
 
-ShardContents copied_contents(const ShardContents& contents, const float* from) {
+ShardContents copied_contents(const ShardContents& contents, const float* from, const ValueSum& sum) {
   const auto read = [from](const TensorKind&, const OwnedRange&, Index, std::span<float> values) mutable {
     std::copy_n(from, values.size(), values.data());
     from += values.size();
   };
-  return {contents.specs, contents.layout, contents.flat, contents.kinds, read};
+  ShardContents copied{contents.specs, contents.layout, contents.flat, contents.kinds, read};
+  copied.copied_sum = sum;
+  return copied;
 }
 
 // A mapping is the parameter's index, the elements of its slice, the range of the slice, and the

@@ -47,11 +47,17 @@ bool has_ended(const std::string& holder) {
   return process == getpid() || (kill(process, 0) != 0 && errno == ESRCH);
 }
 
-std::string content(int file) {
-  char text[512];
+// Returns the first bytes of a file. A lock file is shorter.
+std::string all_content(int file) {
+  char text[1024];
   const ssize_t size = pread(file, text, sizeof text, 0);
-  const std::string_view all(text, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
-  return std::string(all.substr(0, all.find('\n')));
+  return {text, static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+}
+
+// Returns the first line of a file.
+std::string content(int file) {
+  const std::string all = all_content(file);
+  return all.substr(0, all.find('\n'));
 }
 
 std::string error_text(int error) {
@@ -81,8 +87,8 @@ int write_at_start(int file, std::string_view text) {
 }  // namespace
 
 FolderLock::FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds timeout, const std::string& user,
-                       const std::string& remedy, std::chrono::milliseconds stale_after)
-    : path_(folder / lock_name), stale_after_(stale_after) {
+                       const std::string& remedy, std::chrono::milliseconds stale_after, std::string note)
+    : path_(folder / lock_name), stale_after_(stale_after), note_(std::move(note)) {
   const auto end = std::chrono::steady_clock::now() + timeout;
   while (const int error = try_lock()) {
     if (error != EWOULDBLOCK)
@@ -142,7 +148,8 @@ int FolderLock::try_lock() {
     return EWOULDBLOCK;
   }
   text_ = process_text();
-  const std::string text = fmt::format("{}\nsince {:%F %T} UTC\n", text_, fmt::gmtime(std::time(nullptr)));
+  std::string text = fmt::format("{}\nsince {:%F %T} UTC\n", text_, fmt::gmtime(std::time(nullptr)));
+  if (!note_.empty()) text += note_ + "\n";
   if (const int why = ftruncate(file, 0) != 0 ? errno : write_at_start(file, text)) {
     close(file);
     return why;
@@ -166,6 +173,17 @@ std::string lock_holder(const std::filesystem::path& folder) {
   }
   close(file);
   return !held ? "" : written.empty() ? "another process" : written;
+}
+
+std::string lock_note(const std::filesystem::path& folder) {
+  const int file = open((folder / lock_name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return "";
+  struct stat status {};
+  std::string text = fstat(file, &status) == 0 && S_ISREG(status.st_mode) ? all_content(file) : "";
+  close(file);
+  for (int line = 0; line < 2; ++line) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 bool FolderLock::held() const {

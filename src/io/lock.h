@@ -23,11 +23,13 @@ class FolderLock {
   // If the file names another host, the wait may last `stale_after`, even if `timeout` is 0.
   // - user: names the folder in messages ("run.dir")
   // - remedy: ends the messages ("choose another run.dir")
+  // - note: last line of the file, for lock_note(); empty: no such line
   //
   // Throws InputError if the folder is still in use, or if its path cannot be written.
   // Throws Failure if the machine is at fault, as for a full disk.
   FolderLock(const std::filesystem::path& folder, std::chrono::milliseconds timeout, const std::string& user,
-             const std::string& remedy, std::chrono::milliseconds stale_after = default_stale_after);
+             const std::string& remedy, std::chrono::milliseconds stale_after = default_stale_after,
+             std::string note = "");
   ~FolderLock();  // deletes the file
   // Returns whether the file still exists and names this process.
   // False if the folder was removed or replaced.
@@ -44,6 +46,7 @@ class FolderLock {
   std::filesystem::path path_;
   std::chrono::milliseconds stale_after_;
   int file_ = -1;
+  const std::string note_;                         // last line of the file
   std::string text_;                               // text of this process in the file
   std::string seen_;                               // latest state of another host's file
   std::chrono::steady_clock::time_point seen_at_;  // time of its latest change
@@ -56,5 +59,9 @@ class FolderLock {
 // Empty if no process holds it. Changes nothing. A process of another host counts if its file is
 // younger than default_stale_after by this host's clock.
 std::string lock_holder(const std::filesystem::path& folder);
+
+// Returns the note of the last process that locked a folder, which may have ended.
+// Empty if it gave no note, or if the folder has no lock file. Follows no links.
+std::string lock_note(const std::filesystem::path& folder);
 
 }  // namespace sy

@@ -9,6 +9,7 @@
 
 #include "kernels/check.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 
 namespace sy {
 
@@ -16,12 +17,22 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Returns whether a folder is empty or holds a lock file of this program. Does not follow links.
+// Note of the lock of a staging folder. It has the folder's name, so that it does not mark the
+// renamed folder.
+std::string staging_note(const fs::path& staging) {
+  return "staging folder " + staging.filename().string();
+}
+
+// Returns whether a folder is a staging folder, or holds nothing but perhaps a lock file.
+// A run has such a lock file, too. Does not follow links.
 bool is_staging_or_empty(const fs::path& folder) {
   std::error_code error;
   if (fs::symlink_status(folder, error).type() != fs::file_type::directory) return false;
-  if (fs::symlink_status(folder / lock_name, error).type() == fs::file_type::regular) return true;
-  return fs::is_empty(folder, error) && !error;
+  if (lock_note(folder) == staging_note(folder)) return true;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
+       entry.increment(error))
+    if (entry->path().filename() != lock_name) return false;
+  return !error;
 }
 
 bool path_exists(const fs::path& path) {
@@ -48,16 +59,21 @@ void NewFolder::refuse_existing() const {
 
 void NewFolder::open() {
   if (path_exists(target_)) refuse_existing();
-  if (target_.has_parent_path()) make_folders(target_.parent_path());
+  if (target_.has_parent_path())
+    if (const std::error_code error = make_synced_folders(target_.parent_path()))
+      fail("cannot make the folder {}: {}", target_.parent_path().string(), error.message());
   write_point("mkdir", staging_);
   if (::mkdir(staging_.c_str(), 0777) != 0) {
     if (errno != EEXIST) fail("cannot make the folder {}: {}", staging_.string(), std::strerror(errno));
     if (!is_staging_or_empty(staging_) && path_exists(staging_))
-      bad_input("{}: {} is in the way, and this program did not leave it there: move it away, or give another folder",
-                command_, staging_.string());
+      bad_input(
+          "{}: {} is in the way, and no {} of this version left it there, so that it may hold a run: move it away, or "
+          "give another folder",
+          command_, staging_.string(), command_);
   }
   try {
-    lock_.emplace(staging_, std::chrono::milliseconds(0), command_ + ": FOLDER.tmp", "give another folder");
+    lock_.emplace(staging_, std::chrono::milliseconds(0), command_ + ": FOLDER.tmp", "give another folder",
+                  FolderLock::default_stale_after, staging_note(staging_));
   } catch (const InputError&) {
     if (path_exists(target_)) refuse_existing();  // the other process has committed
     throw;

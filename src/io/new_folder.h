@@ -10,7 +10,7 @@
 namespace sy {
 
 // Writes go to TARGET.tmp, locked by one process at a time; commit() renames it to TARGET.
-// The lock file in TARGET.tmp marks it as removable after the process was killed.
+// A note in the lock file of TARGET.tmp marks it as removable after the process was killed.
 class NewFolder {
  public:
   // command: names the program's command in messages ("export").
@@ -19,7 +19,8 @@ class NewFolder {
 
   // Creates TARGET.tmp, or empties the one that a killed process of this program left.
   // Throws InputError if TARGET exists, or if another process holds TARGET.tmp.
-  // Throws InputError if TARGET.tmp has files and no lock file. May wait as FolderLock does.
+  // Throws InputError if TARGET.tmp has files and is no staging folder, but perhaps a run.
+  // May wait as FolderLock does.
   void open();
   // Syncs TARGET.tmp, renames it to TARGET, and syncs the parent folder.
   // Call sync_file on every file first. Throws InputError if TARGET exists by now.

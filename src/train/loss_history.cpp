@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "src/io/norm_history.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -48,6 +49,18 @@ void LossRise::add(Index step, double loss) {
     begin_ = 0;
     smallest_ = std::min(smallest_, current);
   }
+}
+
+void RecentSkips::add(Index step) {
+  steps_.push_back(step);
+  while (step - steps_.front() > NormHistory::window) steps_.pop_front();
+}
+
+std::vector<Index> RecentSkips::at(Index now) const {
+  std::vector<Index> recent;
+  for (const Index step : steps_)
+    if (now - step <= NormHistory::window) recent.push_back(step);
+  return recent;
 }
 
 }  // namespace sy

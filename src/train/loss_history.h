@@ -1,5 +1,5 @@
-// Facts about a training that follow from its metrics.jsonl: steps without a line, and rises of
-// the loss.
+// Facts about a training that follow from its metrics.jsonl: steps without a line, rises of the
+// loss, and skipped steps.
 #pragma once
 
 #include <deque>
@@ -44,6 +44,18 @@ class LossRise {
   std::deque<double> losses_;  // of the last `window` steps
   double smallest_ = std::numeric_limits<double>::infinity();
   Index begin_ = 0;
+};
+
+// The latest steps that train.spike_sigma skipped.
+class RecentSkips {
+ public:
+  // Adds a step, which is greater than all before.
+  void add(Index step);
+  // Returns the skipped steps that are at most NormHistory::window steps before `now`, in order.
+  std::vector<Index> at(Index now) const;
+
+ private:
+  std::deque<Index> steps_;  // none is more than NormHistory::window steps before the last one
 };
 
 }  // namespace sy

@@ -47,7 +47,7 @@ FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
       const double skipped = number_at(*m, "skipped_steps").value_or(0);
       const std::optional<double> loss = number_at(*m, "loss");
       if (loss || skipped == contents.skipped) contents.history.rise.add(at, loss.value_or(std::nan("")));
-      if (skipped > contents.skipped) contents.history.last_skipped = at;
+      if (skipped > contents.skipped) contents.history.skips.add(at);
       contents.skipped = skipped;
       contents.history.totals.add(at, number_at(*m, "step_seconds").value_or(0),
                                   validation ? number_at(*validation, "loss") : std::nullopt);

@@ -69,7 +69,7 @@ struct MetricsHistory {
   MissingSteps missing;
   LossRise rise;
   RunTotals totals;
-  Index last_skipped = -1;  // the last step that train.spike_sigma skipped; -1 if there is none
+  RecentSkips skips;
 };
 
 // Appends to RUN/metrics.jsonl.

@@ -114,7 +114,7 @@ int TrainingRun::train() {
     if (!is_first_rank()) return;
     metrics_ = std::make_unique<MetricsFile>(dir_, trainer_.steps_done() + 1, sinks());
     rise_ = metrics_->history().rise;
-    last_skipped_ = metrics_->history().last_skipped;
+    skips_ = metrics_->history().skips;
     losses_known_ = metrics_->history().missing.longest() < LossRise::window;
   });
   if (config_.run.checkpoint_first && !resumed) save();
@@ -155,7 +155,7 @@ int TrainingRun::train() {
       if (!is_first_rank()) return;
       if (!result.skipped || std::isfinite(result.metrics.loss)) rise_.add(step, result.metrics.loss);
       if (result.skipped) {
-        last_skipped_ = step;
+        skips_.add(step);
         print(std::vector<std::string>{skipped_text(result, trainer_.norms(), config_.train.max_skipped)});
       }
       result.metrics.epochs = domain_epochs(dataset_, samples_, trainer_.samples_done());
@@ -251,13 +251,13 @@ Index TrainingRun::checkpoint_before_rise() const {
   return good >= 0 ? good : newest_before(checkpoints, rise_.begin());
 }
 
-Retention TrainingRun::retention() {
+Retention TrainingRun::retention(const TrainState& saved) {
   Retention out{config_.run.keep, config_.run.keep_every, {}};
   if (const Index before = checkpoint_before_trouble(); before >= 0) out.pinned.insert(before);
-  for (const ValidationRecord::Entry& entry : state_.validation.best) out.pinned.insert(entry.step);
-  // The step after an outlier may show that the weights were bad before it.
-  if (last_skipped_ >= 0 && trainer_.steps_done() - last_skipped_ <= NormHistory::window)
-    if (const Index before = newest_before(checkpoints_of(dir_), last_skipped_); before >= 0) out.pinned.insert(before);
+  for (const ValidationRecord::Entry& entry : saved.validation.best) out.pinned.insert(entry.step);
+  // The steps after an outlier may show that the weights were bad before it.
+  for (const Index step : skips_.at(trainer_.steps_done()))
+    if (const Index before = newest_before(checkpoints_of(dir_), step); before >= 0) out.pinned.insert(before);
   return out;
 }
 
@@ -375,9 +375,9 @@ void TrainingRun::advance_save(bool waits) {
   const double begin = progress_.elapsed();
   std::optional<PhaseGuard> saving;
   if (waits) saving.emplace(world_.rank_context(), Phase{"save of a checkpoint", -1, "", state_.step});
-  const auto retained = [&] {
+  const auto retained = [&](const TrainState& state) {
     check_lock();
-    return retention();
+    return retention(state);
   };
   const std::optional<SavedCheckpoint> saved = waits ? saver_.finish(retained) : saver_.poll(retained);
   save_seconds_ += progress_.elapsed() - begin;

@@ -100,8 +100,9 @@ class TrainingRun {
   // Returns the newest checkpoint whose weights gave the loss of a step before the rise. Otherwise
   // the newest one written before the rise, or -1 if there is none or no rise. On the first rank.
   Index checkpoint_before_rise() const;
-  // The checkpoints to keep when the next one is written. On the first rank.
-  Retention retention();
+  // The checkpoints to keep when `saved` is committed. A validation that has become the best since
+  // then displaces no checkpoint: its own is not on the disk yet. On the first rank.
+  Retention retention(const TrainState& saved);
   // Returns the step of the checkpoint that the losses protect, whatever run.keep says; -1 if none.
   // Warns once about it. On the first rank.
   Index checkpoint_before_trouble();
@@ -150,7 +151,7 @@ class TrainingRun {
   // On the first rank:
   std::unique_ptr<MetricsFile> metrics_;
   LossRise rise_;
-  Index last_skipped_ = -1;   // the last skipped step (train.spike_sigma); -1 if there is none
+  RecentSkips skips_;
   bool losses_known_ = true;  // false: metrics.jsonl lacks LossRise::window losses or more in a row
   std::set<std::string> warned_;
   // Why the MFU is unknown; empty if it is known.

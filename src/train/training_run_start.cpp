@@ -12,6 +12,7 @@
 #include "src/params/lora.h"
 #include "src/provenance/provenance.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 #include "src/text/strings.h"
 #include "src/train/run_texts.h"
 #include "src/train/training_run.h"
@@ -47,9 +48,7 @@ std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> past_blends(co
 
 void TrainingRun::lock_folder() {
   if (!is_first_rank()) return;
-  std::error_code ec;
-  fs::create_directories(dir_, ec);
-  if (ec)
+  if (const std::error_code ec = make_synced_folders(dir_))
     throw_write_error(ec.value(), fmt::format("run.dir = {} cannot be written ({}): check the path and its permissions",
                                               dir_.string(), ec.message()));
   lock_.emplace(dir_, lock_timeout, "run.dir", "choose another run.dir");

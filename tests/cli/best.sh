@@ -47,6 +47,35 @@ before=$(saved early)
 expect_ok train --run.dir=early --run.keep_best=2 --train.lr=30 --train.min_lr=30 --run.resume=true --train.steps=9
 for step in ${before% *}; do [[ " $(saved early) " == *" $step "* ]] || die "step $step of $before is gone: $(saved early)"; done
 
+# The best checkpoint stays until a better one is on the disk. Here the save of step 3 is still in
+# flight when step 4 becomes the best, and the process is killed before step 4 is renamed.
+cat >slow.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int fsync(int file) {
+  char link[64], path[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+  if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "step-00000003.tmp/shard")) sleep(3);
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
+}
+int rename(const char* from, const char* to) {
+  if (strstr(to, "step-00000004")) raise(SIGKILL);
+  return ((int (*)(const char*, const char*))dlsym(RTLD_NEXT, "rename"))(from, to);
+}
+C
+cc -shared -fPIC -o slow.so slow.c -ldl
+expect_exit 137 env LD_PRELOAD="$PWD/slow.so" "$switchyard" train config.ini --quiet --run.dir=killed --run.keep_best=1 \
+  --run.checkpoint_every=3 --train.steps=6
+mkdir earlier && head -n 4 killed/metrics.jsonl >earlier/metrics.jsonl
+[[ $(lowest earlier 1) == 4 ]] || die "step $(lowest earlier 1) has the lowest loss"
+[[ $(saved killed) == "2 3 4.tmp" ]] || die "$(saved killed) is there after a kill"
+expect_ok train --run.dir=killed --run.keep_best=1 --run.resume=true --train.steps=6 --run.checkpoint_every=3
+keeps_only killed 1 6
+
 # With a learning rate of 0 no loss is lower than the first. The first checkpoint stays, and so do
 # multiples of keep_every.
 still=(--train.lr=0 --train.min_lr=0)

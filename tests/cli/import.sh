@@ -105,7 +105,7 @@ expect_no_file no
 
 # Existing folders stay unchanged.
 mkdir no.tmp && echo mine >no.tmp/thesis.txt
-expect_error "did not leave it there" ranks 2 export trained no
+expect_error "no export of this version left it there" ranks 2 export trained no
 [[ $(cat no.tmp/thesis.txt) == mine ]] || die "the export changed a folder that is not its own"
 expect_no_file no
 

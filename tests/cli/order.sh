@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests the order of writes on the disk.
 # - The lines of metrics.jsonl are synced before the checkpoint of their step is renamed.
-# - The run folder is synced before its first checkpoint is renamed.
+# - The run folder is synced before its first checkpoint is renamed, and so are the folders that
+#   hold it, as far as they are new.
 # - After an export is renamed, the folder that contains it is synced.
 source "$2/tests/cli/lib/lib.sh"
 
@@ -26,6 +27,10 @@ int fsync(int file) {
   if (readlink(link, path, sizeof path - 1) > 0) note("sync", path);
   return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(file);
 }
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
+  note("rename", to);
+  return ((int (*)(int, const char*, int, const char*, unsigned))dlsym(RTLD_NEXT, "renameat2"))(from_folder, from, to_folder, to, flags);
+}
 int rename(const char* from, const char* to) {
   note("rename", to);
   return ((int (*)(const char*, const char*))dlsym(RTLD_NEXT, "rename"))(from, to);
@@ -43,21 +48,31 @@ dir = run
 backend = cpu
 checkpoint_every = 1
 INI
-# Prints the number of the first line with this call, after line LINE.
+# Sets $line to the number of the first line with this call, after line LINE.
 line_of() {  # CALL [LINE]
-  local line
   line=$(awk -v call="$1" -v after="${2:-0}" 'NR > after && index($0, call) == 1 && length($0) == length(call) { print NR; exit }' order)
   [[ $line ]] || die "no '$1' after line ${2:-0} of $(cat order)"
-  echo "$line"
+}
+expect_before() {  # LAST CALL [LINE]
+  line_of "${@:2}"
+  [[ $line -lt $1 ]] || die "'$2' in line $line, and not before line $1, of $(cat order)"
 }
 run=$PWD/run
 expect_ok env LD_PRELOAD="$PWD/order.so" ORDER="$PWD/order" "$switchyard" train config.ini --quiet
-first=$(line_of "rename run/checkpoints/step-00000001")
-second=$(line_of "rename run/checkpoints/step-00000002")
-[[ $(line_of "sync $run/metrics.jsonl") -lt $first ]] || die "the first checkpoint before its metrics"
-[[ $(line_of "sync $run/metrics.jsonl" "$first") -lt $second ]] || die "the second checkpoint before its metrics"
-[[ $(line_of "sync $run" "$(line_of 'rename run/config.ini')") -lt $first ]] || die "the first checkpoint before its folder's name"
+line_of "rename run/checkpoints/step-00000001"; first=$line
+line_of "rename run/checkpoints/step-00000002"; second=$line
+expect_before "$first" "sync $run/metrics.jsonl"
+expect_before "$second" "sync $run/metrics.jsonl" "$first"
+line_of 'rename run/config.ini'
+expect_before "$first" "sync $run" "$line"
+expect_before "$first" "sync $PWD"
+
+mkdir there && rm order
+expect_ok env LD_PRELOAD="$PWD/order.so" ORDER="$PWD/order" "$switchyard" train config.ini --quiet --run.dir=there/new/run/
+line_of "rename there/new/run/checkpoints/step-00000001"; first=$line
+for folder in there there/new; do expect_before "$first" "sync $PWD/$folder"; done
 
 rm order
 expect_ok env LD_PRELOAD="$PWD/order.so" ORDER="$PWD/order" "$switchyard" export run model
-line_of "sync $PWD" "$(line_of 'rename model')" >/dev/null
+line_of "rename model"
+line_of "sync $PWD" "$line"

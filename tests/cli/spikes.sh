@@ -37,10 +37,9 @@ expect_ok "$switchyard" diff whole again
 expect_ok ranks 2 train config.ini --quiet --run.dir=two --parallel.ep=2
 [[ $(numbers two | cut -d' ' -f1,4) == "$(numbers run | cut -d' ' -f1,4)" ]] || die "two ranks skip other steps"
 
-# The newest checkpoint before the last skipped step stays, also if the run was resumed since.
-last=$(numbers run | awk '$4 > n { n = $4; at = $1 } END { print at }')
-before=$(printf 'step-%08d' $(((last - 1) / 8 * 8)))
-[[ $last -gt 8 && $before != step-00000040 ]] || die "no checkpoint before a skipped step: $last"
+# The newest checkpoint before each skipped step stays, also if the run was resumed since.
+before=$(numbers run | awk '$4 > n { n = $4; at = $1 - 1; at -= at % 8; if (at > 0) printf "step-%08d\n", at }' | uniq)
+[[ $(wc -l <<<"$before") -gt 1 ]] || die "no checkpoints before skipped steps: $before"
 expect_ok "$switchyard" train config.ini --quiet --run.dir=kept --run.keep=1
 [[ $(ls kept/checkpoints) == "$before"$'\n'step-00000040 ]] || die "kept: $(ls kept/checkpoints)"
 expect_ok "$switchyard" train config.ini --quiet --run.dir=kept --run.keep=1 --run.resume=true --train.steps=48 --train.spike_sigma=0

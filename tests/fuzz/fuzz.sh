@@ -54,10 +54,11 @@ for target in "${targets[@]}"; do
     $((left / 60)) $((left % 60))
   mkdir -p "$work/corpus/$target"
   log=$work/findings/$target.log
-  found=0 begin=$EPOCHREALTIME
+  code=0 found=0 begin=$EPOCHREALTIME
   "$program" "$target" "${bounds[@]}" "${limit[@]}" -max_total_time="$seconds" -max_len=65536 -print_final_stats=1 \
     -artifact_prefix="$work/findings/$target-" "$work/corpus/$target" "$root/tests/fuzz/corpus/$target" \
-    >"$log" 2>&1 || found=1
+    >"$log" 2>&1 || code=$?
+  ((code == 0 || code == 72)) || found=1  # 72: interrupted by SIGINT
   took=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
   runs=$(sed -nE 's/^stat::number_of_executed_units: *([0-9]+)$/\1/p' "$log" | tail -n 1)
   if [[ -z $runs ]]; then

@@ -23,21 +23,22 @@ class PowerLosses final : public Row {
     make_inputs();
     // With keep = 1, the checkpoint before is deleted as soon as the new one is on the disk.
     for (const char* const setting : {"--run.async_checkpoint=true", "--run.async_checkpoint=false", "--run.keep=1"}) {
-      Training training{train_args({setting, "--run.resume=true", "--log.csv=true"}), FileHistory(run_), ""};
+      Training training{train_args({setting, "--run.resume=true", "--log.csv=true"}, "root/run"), FileHistory(root_),
+                        ""};
       const fs::path file = work_folder() / "history";
-      const std::string text = run_.string();
+      const std::string text = root_.string();
       Fault none;
       none.path = text.c_str();
-      fs::remove_all(run_);
+      empty_root();
       must_run(training.args, {.fault = &none,
-                               .prepare = [&] { recorded.emplace(run_); },
+                               .prepare = [&] { recorded.emplace(root_); },
                                .finish = [&] { recorded->save(file); },
                                .record = record_change});
       training.history.load(file);
       training.undisturbed = training_result(run_);
       // The whole history must give the files of the run.
       const std::string files = files_result(run_);
-      fs::remove_all(run_);
+      empty_root();
       training.history.restore(training.history.size(), [](Index) { return true; });
       if (files_result(run_) != files) fail("the recorded changes do not give the files of the run");
       trainings_.push_back(std::move(training));
@@ -65,13 +66,17 @@ class PowerLosses final : public Row {
     std::string undisturbed;
   };
 
+  void empty_root() const {
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+  }
   TrialResult run(const Training& training, Index count, Index kind, Draw draw) const {
     const Index first_lost = draw.below(count + 1);
     const std::function<bool(Index)> keeps[num_kinds] = {
         [](Index) { return false; },                 // all that was not synced is lost
         [&](Index i) { return i < first_lost; },     // only the last changes are lost
         [&](Index) { return draw.below(2) == 0; }};  // each change by chance: they were reordered
-    fs::remove_all(run_);
+    empty_root();
     training.history.restore(count, keeps[kind]);
     Index committed = 0;
     for (const Index step : training.history.committed(count)) committed = std::max(committed, step);
@@ -92,7 +97,8 @@ class PowerLosses final : public Row {
   }
 
   static constexpr Index num_kinds = 3;
-  const fs::path run_ = work_folder() / "run";
+  const fs::path root_ = work_folder() / "root";
+  const fs::path run_ = root_ / "run";  // its name may be lost, too
   std::vector<Training> trainings_;
 };
 

@@ -153,7 +153,7 @@ TEST(MpiCheckpoint, RejectsANonFiniteValueOfOneRank) {
 // Calls poll() until the checkpoint is committed, as a training does between steps.
 SavedCheckpoint poll_to_the_end(CheckpointSaver& saver, const Retention& retention = {}) {
   for (;;) {
-    if (const auto saved = saver.poll([&] { return retention; })) return *saved;
+    if (const auto saved = saver.poll([&](const TrainState&) { return retention; })) return *saved;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -170,7 +170,8 @@ TEST(MpiCheckpoint, AsynchronousSavesWriteTheSameFiles) {
       saver.start(example_state(step), rank.store);
       EXPECT_TRUE(saver.in_progress());
       for_each_element(rank.store, [](const std::string&, Index, float* x) { *x = -1; });
-      const SavedCheckpoint saved = step == 3 ? poll_to_the_end(saver) : saver.finish([] { return Retention{}; });
+      const SavedCheckpoint saved =
+          step == 3 ? poll_to_the_end(saver) : saver.finish([](const TrainState&) { return Retention{}; });
       EXPECT_FALSE(saver.in_progress());
       EXPECT_EQ(saved.step, step);
       EXPECT_EQ(joined(saved.warnings), "");
@@ -233,7 +234,7 @@ TEST(MpiCheckpoint, PollDoesNotWaitForASlowWriter) {
   });
   CheckpointSaver saver(world(), run.path, true);
   saver.start(example_state(2), rank.store);
-  for (int step = 0; step < 20; ++step) EXPECT_FALSE(saver.poll([] { return Retention{}; }));
+  for (int step = 0; step < 20; ++step) EXPECT_FALSE(saver.poll([](const TrainState&) { return Retention{}; }));
   EXPECT_EQ(resolve_checkpoint(world(), run.path, nullptr).filename(), step_name(1));
   world().barrier();
   open = true;

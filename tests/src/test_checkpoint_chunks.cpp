@@ -1,4 +1,5 @@
 // Tensors that host and device, and host and file, exchange in several chunks.
+#include <bit>
 #include <limits>
 
 #include "tests/src/checkpoint_fixture.h"
@@ -54,11 +55,12 @@ TEST(Checkpoint, CopiesAndChecksEveryChunk) {
   ASSERT_GT(n, 3 * chunk);
   std::vector<float> copy(static_cast<std::size_t>(shard_elements(contents, 0)));
   ASSERT_EQ(std::ssize(copy), 3 * (n + 3));  // weights, and two state tensors
-  EXPECT_EQ(copy_shard(contents, 0, copy.data()), "");
+  const ShardCopy shard = copy_shard(contents, 0, copy.data());
+  EXPECT_EQ(shard.not_finite, "");
   // The writer reads the copy in its own chunks.
   std::vector<float> values(static_cast<std::size_t>(n));
   Index wrong = 0, ranges = 0;
-  const ShardContents copied = copied_contents(contents, copy.data());
+  const ShardContents copied = copied_contents(contents, copy.data(), shard.sum);
   for (const TensorKind& kind : contents.kinds)
     for (const OwnedRange& range : shard_ranges(contents.flat, layout, {})) {
       const auto size = static_cast<std::size_t>(range.flat.size());
@@ -77,11 +79,63 @@ TEST(Checkpoint, CopiesAndChecksEveryChunk) {
       });
     };
     set(std::numeric_limits<float>::infinity());
-    EXPECT_EQ(copy_shard(contents, 0, copy.data()), "/params/large") << bad;
-    EXPECT_EQ(copy_shard(contents, 0, nullptr), "/params/large") << bad;
+    EXPECT_EQ(copy_shard(contents, 0, copy.data()).not_finite, "/params/large") << bad;
+    EXPECT_EQ(copy_shard(contents, 0, nullptr).not_finite, "/params/large") << bad;
     set(1);
   }
-  EXPECT_EQ(copy_shard(contents, 0, nullptr), "");
+  EXPECT_EQ(copy_shard(contents, 0, nullptr).not_finite, "");
+}
+
+// A bit of the copy changes after the copy was made. No file with the changed value is complete.
+TEST(Checkpoint, RefusesACopyThatHasChangedInMemory) {
+  const std::vector<ParamSpec> specs = {{"small", {3}, {Axis::none}, {}, {}, false},
+                                        {"large", {1051, 4001}, {Axis::none, Axis::none}, {}, {}, false}};
+  const auto device = make_cpu();
+  ParamStore store(*device, specs, Layout{}, {}, true);
+  for_each_element(store, [](const std::string&, Index i, float* x) { *x = static_cast<float>(i) - 1000; });
+  const ShardContents contents = shard_contents(store);
+  const Index elements = shard_elements(contents, 0);
+  ASSERT_GT(elements / 3, chunk_elements);
+  std::vector<float> copy(static_cast<std::size_t>(elements));
+  const ValueSum sum = copy_shard(contents, 0, copy.data()).sum;
+  const auto write = [&] {
+    const Folder folder;
+    write_shard(written_format(), folder.path(), example_state(1), copied_contents(contents, copy.data(), sum), 0);
+  };
+  const auto flip = [&](Index i, int bit) {
+    float& x = copy[static_cast<std::size_t>(i)];
+    x = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) ^ (1u << bit));
+  };
+  EXPECT_NO_THROW(write());
+  for (const auto& [i, bit] : {std::pair(Index{0}, 0), {chunk_elements + 4, 31}, {elements - 1, 22}}) {
+    flip(i, bit);
+    const std::string error = MESSAGE_OF(Failure, write());
+    EXPECT_NE(error.find("has changed in the memory of rank 0 while it was written"), error.npos) << i << ": " << error;
+    flip(i, bit);
+  }
+  flip(7, 31);  // two changes of sign bits
+  flip(1027, 31);
+  EXPECT_NE(MESSAGE_OF(Failure, write()), "");
+}
+
+// Every bit counts at every position, also in a last block that is not full.
+TEST(ValueSum, ChangesWithEachBit) {
+  std::vector<float> values(ValueSum::block * 2 + 5, 1.5f);
+  const auto sum = [&](std::size_t first) {
+    ValueSum s;
+    s.add(std::span(values).first(first));
+    s.add(std::span(values).subspan(first));
+    return s;
+  };
+  const ValueSum expected = sum(0);
+  EXPECT_EQ(sum(ValueSum::block), expected);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    for (int bit = 0; bit < 32; ++bit) {
+      const float before = values[i];
+      values[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(before) ^ (1u << bit));
+      EXPECT_NE(sum(0), expected) << i << ", bit " << bit;
+      values[i] = before;
+    }
 }
 
 }  // namespace

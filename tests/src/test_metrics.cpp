@@ -199,16 +199,33 @@ TEST(MetricsFile, DetectsALossRise) {
   EXPECT_EQ(MetricsFile(dir.path, 50).history().rise.begin(), 0);
 }
 
-// The last skipped step before the one from which the run resumes.
-TEST(MetricsFile, FindsTheLastSkippedStep) {
+// The skipped steps before the one from which the run resumes.
+TEST(MetricsFile, FindsTheSkippedSteps) {
   TempDir dir;
   std::string text;
   for (int step = 1; step <= 9; ++step)
     text += fmt::format("{{\"step\":{},\"loss\":5,\"skipped_steps\":{}}}\n", step, (step >= 4) + (step >= 7));
   std::ofstream(dir.path / "metrics.jsonl") << text;
-  EXPECT_EQ(MetricsFile(dir.path, 10).history().last_skipped, 7);
-  EXPECT_EQ(MetricsFile(dir.path, 7).history().last_skipped, 4);
-  EXPECT_EQ(MetricsFile(dir.path, 4).history().last_skipped, -1);
+  using Steps = std::vector<Index>;
+  EXPECT_EQ(MetricsFile(dir.path, 10).history().skips.at(9), (Steps{4, 7}));
+  EXPECT_EQ(MetricsFile(dir.path, 7).history().skips.at(6), Steps{4});
+  EXPECT_EQ(MetricsFile(dir.path, 4).history().skips.at(3), Steps{});
+}
+
+// A later skip does not displace an earlier one; 128 steps do.
+TEST(RecentSkips, CountFor128Steps) {
+  using Steps = std::vector<Index>;
+  RecentSkips skips;
+  EXPECT_EQ(skips.at(1000), Steps{});
+  skips.add(10);
+  skips.add(70);
+  EXPECT_EQ(skips.at(138), (Steps{10, 70}));
+  EXPECT_EQ(skips.at(139), Steps{70});
+  skips.add(138);
+  EXPECT_EQ(skips.at(138), (Steps{10, 70, 138}));
+  skips.add(199);
+  EXPECT_EQ(skips.at(199), (Steps{138, 199}));
+  EXPECT_EQ(skips.at(328), Steps{});
 }
 
 TEST(LossRise, UsesTheMeanOf20Steps) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/check.h"
+#include "src/io/lock.h"
 #include "src/system/files.h"
 #include "tests/src/temp_folder.h"
 
@@ -53,15 +54,15 @@ TEST_F(NewFolderTest, IsRemovedWithoutACommit) {
 
 TEST_F(NewFolderTest, KeepsForeignFiles) {
   temp.write("out.tmp/thesis.txt", "mine");
-  EXPECT_BAD_INPUT(make(), "this program did not leave it there");
+  EXPECT_BAD_INPUT(make(), "no export of this version left it there");
   EXPECT_EQ(read_file(staging() / "thesis.txt"), "mine");
   fs::rename(staging(), temp.path() / "elsewhere");
   fs::create_directory_symlink(temp.path() / "elsewhere", staging());
-  EXPECT_BAD_INPUT(make(), "this program did not leave it there");
+  EXPECT_BAD_INPUT(make(), "no export of this version left it there");
   EXPECT_EQ(read_file(staging() / "thesis.txt"), "mine");
   fs::remove(staging());
   temp.write("out.tmp", "a file");
-  EXPECT_BAD_INPUT(make(), "this program did not leave it there");
+  EXPECT_BAD_INPUT(make(), "no export of this version left it there");
   EXPECT_EQ(read_file(staging()), "a file");
   fs::remove(staging());
   temp.write("out/thesis.txt", "mine");
@@ -69,9 +70,46 @@ TEST_F(NewFolderTest, KeepsForeignFiles) {
   EXPECT_EQ(names_in_folder(target()), "thesis.txt ");
 }
 
+// A killed training leaves the lock file, too. So did an export of a version without the note.
+TEST_F(NewFolderTest, KeepsARunOfThisName) {
+  fs::create_directory(staging());
+  const auto lock_file = [&](const std::string& note) {
+    const FolderLock lock(staging(), std::chrono::milliseconds(0), "run.dir", "", FolderLock::default_stale_after,
+                          note);
+    return read_file(staging() / lock_name);
+  };
+  for (const std::string& text : {lock_file(""), lock_file("staging folder other.tmp"), std::string()}) {
+    temp.write("out.tmp/checkpoints/step-00000001/manifest.json", "{}");
+    temp.write("out.tmp/switchyard.lock", text);
+    EXPECT_BAD_INPUT(make(), "it may hold a run");
+    EXPECT_EQ(read_file(staging() / "checkpoints" / "step-00000001" / "manifest.json"), "{}");
+  }
+}
+
+// A renamed staging folder is a result, even if its name ends with ".tmp".
+TEST_F(NewFolderTest, KeepsAResultOfThisName) {
+  std::string text;
+  {
+    NewFolder folder(staging(), "export");
+    folder.open();
+    text = read_file(folder.staging() / lock_name);
+    write_file(folder.staging() / "file", "result");
+    folder.commit();
+  }
+  temp.write("out.tmp/switchyard.lock", text);  // killed after the rename
+  EXPECT_BAD_INPUT(make(), "is in the way");
+  EXPECT_EQ(read_file(staging() / "file"), "result");
+}
+
 // A killed process leaves its files and its lock behind.
 TEST_F(NewFolderTest, ReplacesLeftoversOfAKilledProcess) {
-  temp.write("out.tmp/switchyard.lock", "");
+  std::string text;
+  {
+    NewFolder folder(target(), "export");
+    folder.open();
+    text = read_file(staging() / lock_name);
+  }
+  temp.write("out.tmp/switchyard.lock", text);
   temp.write("out.tmp/old", "old");
   temp.write("mine", "mine");
   fs::create_symlink(temp.path() / "mine", staging() / "link");
@@ -80,6 +118,10 @@ TEST_F(NewFolderTest, ReplacesLeftoversOfAKilledProcess) {
   EXPECT_EQ(read_file(temp.path() / "mine"), "mine");
   fs::remove_all(target());
   fs::create_directory(staging());  // killed before it had the lock
+  make();
+  expect_made();
+  fs::remove_all(target());
+  temp.write("out.tmp/switchyard.lock", "");  // killed before it had written the lock
   make();
   expect_made();
 }
