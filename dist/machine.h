@@ -22,6 +22,9 @@ int rank_on_device(Comm& world, const std::string& device);
 // Returns the number of ranks of this machine with the same device, including this one. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
+// Returns the sum of `n` over the ranks of this machine. Collective.
+Index sum_on_machine(Comm& world, Index n);
+
 // Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
 // With the backend "auto", each rank chooses its device itself, so that they may differ.
 // Returns the number of ranks that share this rank's GPU; 1 if the backend is on the host.

@@ -1,6 +1,7 @@
 #include "src/system/host.h"
 
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <initializer_list>
@@ -17,6 +18,10 @@ std::string processor_name() {
   }
   utsname system;
   return uname(&system) == 0 ? system.machine : "unknown";
+}
+
+std::int64_t host_memory() {
+  return std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
 }
 
 std::string job_id() {

@@ -14,6 +14,7 @@
 #include "src/model/core_attention.h"
 #include "src/params/block_specs.h"
 #include "src/params/store.h"
+#include "src/system/host.h"
 #include "src/train/memory.h"
 
 namespace sy {
@@ -128,6 +129,15 @@ DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index v
   agree_on_errors(world, [&] {
     reservation.arenas = arena_sizes(config, vocab, layout, world.rank(), device, ranks_on_device, true, slots);
   });
+  MemoryPlan needs = plan_parameters(param_specs(config, vocab), config.dtype(), layout, world.rank());
+  if (device.on_host()) {  // without packed weights
+    needs.saved = slots * reservation.arenas.saved;
+    needs.scratch = reservation.arenas.scratch;
+  } else {
+    needs = {.checkpoint_copy = needs.checkpoint_copy};
+  }
+  if (!config.run.async_checkpoint) needs.checkpoint_copy = 0;
+  check_host_memory(world, config, needs, host_memory());
   return reservation;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "dist/device_comm.h"
+#include "dist/machine.h"
+#include "dist/runtime.h"
 #include "src/io/checkpoint_internal.h"
 #include "src/model/engine.h"
 #include "src/params/matrix_exchange.h"
@@ -133,6 +135,25 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
     return fixed ? divide(per_rank - plan.parameters(), plan, slots) : ArenaSizes{plan.saved / slots, plan.scratch};
 
   refuse_memory(config, plan, per_rank, reserve, "", fixed);
+}
+
+void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, Index host_bytes) {
+  const Index ranks = sum_on_machine(world, 1), training = sum_on_machine(world, needs.total()),
+              copies = sum_on_machine(world, needs.checkpoint_copy);
+  agree_on_errors(world, [&] {
+    if (training > host_bytes) {
+      std::vector<std::string> advice;
+      if (needs.activations() > needs.parameters() / 2) advice = activation_advice(config);
+      advice.push_back("use more hosts, or a smaller model");
+      bad_input("training needs {} GB on the {} ranks of a host together, and {} GB are there: {}", gigabytes(training),
+                ranks, gigabytes(host_bytes), join(advice, ", or "));
+    }
+    if (copies > 0 && training + copies > host_bytes)
+      bad_input(
+          "the copies of a checkpoint need {} GB on the {} ranks of a host together, besides {} GB for training, and {} "
+          "GB are there: set run.async_checkpoint = false, or use more hosts",
+          gigabytes(copies), ranks, gigabytes(training), gigabytes(host_bytes));
+  });
 }
 
 }  // namespace sy

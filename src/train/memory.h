@@ -1,6 +1,7 @@
 // Memory of a rank while it trains: the plan, the sizes of the arenas, and errors with advice.
 #pragma once
 
+#include "dist/comm.h"
 #include "kernels/arena.h"
 #include "src/config.h"
 #include "src/params/specs.h"
@@ -40,6 +41,13 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.
 ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        int ranks_on_device, bool warmed_up, Index slots = 1);
+
+// Checks that the memory of each host suffices for all of its ranks together.
+// - needs: bytes of host memory of this rank: checkpoint_copy, and on the CPU also total()
+// - host_bytes: memory of this host
+//
+// Throws CollectiveError with the settings that reduce the needs. Collective.
+void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, Index host_bytes);
 
 // Throws the InputError of a training that needs more than `available` bytes. It lists the needs
 // and the settings that reduce them.

@@ -5,6 +5,7 @@
 #include "dist/runtime.h"
 #include "src/data/megatron.h"
 #include "src/plan/plan.h"
+#include "src/train/memory.h"
 #include "src/train/trainer.h"
 #include "tests/mpi_world.h"
 #include "tests/src/temp_folder.h"
@@ -167,6 +168,38 @@ TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
         ++steps;
       }
   EXPECT_GT(steps, 0);
+}
+
+// All ranks of this machine share its memory, so that their needs count together.
+TEST(HostMemory, SumsTheRanksOfAMachine) {
+  const Index ranks = world().size(), gb = 1'000'000'000;
+  const bool first = world().rank() == 0;
+  Config config;
+  // Unequal ranks: the first needs 4 GB for training, and each other 1 GB.
+  const MemoryPlan needs{.weights = first ? 2 * gb : gb, .optimizer = first ? 2 * gb : 0, .checkpoint_copy = 2 * gb};
+  const Index training = (3 + ranks) * gb, all = training + 2 * ranks * gb;
+  const auto error = [&](const MemoryPlan& plan, Index host_bytes) -> std::string {
+    try {
+      check_host_memory(world(), config, plan, host_bytes);
+    } catch (const CollectiveError& e) {
+      return fmt::format("{}: {}", e.exit_code(), e.what());
+    }
+    return "";
+  };
+  EXPECT_EQ(error(needs, all), "");
+  EXPECT_EQ(
+      error(needs, all - 1),
+      fmt::format("2: the copies of a checkpoint need {}.0 GB on the {} ranks of a host together, besides {}.0 GB "
+                  "for training, and {}.0 GB are there: set run.async_checkpoint = false, or use more hosts",
+                  2 * ranks, ranks, 3 + ranks, 3 + 3 * ranks));
+  EXPECT_EQ(error({.weights = needs.weights, .optimizer = needs.optimizer}, training), "");
+  EXPECT_EQ(error(needs, training - 1),
+            fmt::format("2: training needs {}.0 GB on the {} ranks of a host together, and {}.0 GB are there: use more "
+                        "hosts, or a smaller model",
+                        3 + ranks, ranks, 3 + ranks));
+  // On GPUs only the copies are in the memory of the host.
+  EXPECT_EQ(error({.checkpoint_copy = 2 * gb}, 2 * ranks * gb), "");
+  EXPECT_NE(error({.checkpoint_copy = 2 * gb}, 2 * ranks * gb - 1), "");
 }
 
 }  // namespace
