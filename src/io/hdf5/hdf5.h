@@ -103,8 +103,6 @@ class Hdf5File {
   // Returns whether the object exists. Throws if a link on its path is soft or external.
   bool has(const std::string& name) const;
   bool has(const std::string& object, const std::string& attribute) const;
-  // Returns the type and shape of a dataset. Does not convert its mappings.
-  TensorInfo info(const std::string& name) const;
   // Opens a dataset with all its mappings.
   Hdf5Dataset open_dataset(const std::string& name) const;
   // Names of all datasets below a group, recursively, in creation order. At most eight levels.

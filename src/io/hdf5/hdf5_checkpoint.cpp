@@ -106,10 +106,9 @@ class Hdf5CheckpointReader final : public CheckpointReader {
 
   std::vector<std::string> tensors(const std::string& group) const override { return index_.datasets(group); }
   TensorInfo tensor(const std::string& name) override {
-    if (const auto opened = opened_.find(name); opened != opened_.end())
-      return {name, opened->second.dataset.dtype(), opened->second.dataset.shape()};
-    if (!index_.has(name, shape_attribute)) return index_.info(name);
-    return {name, DType::f32, parse_shape(CheckpointReader::get<std::string>(name, shape_attribute), name, dir_)};
+    if (!opened_.contains(name) && index_.has(name, shape_attribute)) return {name, DType::f32, shape_in(name)};
+    const Hdf5Dataset& dataset = opened(name).dataset;
+    return {name, dataset.dtype(), dataset.shape()};
   }
 
   void read(const std::string& name, const Box& box, void* data) override {
@@ -145,13 +144,17 @@ class Hdf5CheckpointReader final : public CheckpointReader {
     Hdf5Dataset dataset;
     BoxIndex boxes;  // of its mappings
   };
+  // Returns the shape of a tensor that has the attribute.
+  Shape shape_in(const std::string& name) const {
+    return parse_shape(CheckpointReader::get<std::string>(name, shape_attribute), name, dir_);
+  }
   // Returns a tensor; its mappings are decoded in the first call. Valid as long as this reader.
   const OpenTensor& opened(const std::string& name) {
     const auto known = opened_.find(name);
     if (known != opened_.end()) return known->second;
     OpenTensor tensor{index_.open_dataset(name), {}};
-    if (const TensorInfo claimed = this->tensor(name);
-        claimed.shape != tensor.dataset.shape() || claimed.dtype != tensor.dataset.dtype())
+    if (index_.has(name, shape_attribute) &&
+        (shape_in(name) != tensor.dataset.shape() || tensor.dataset.dtype() != DType::f32))
       bad_input("{} of {} has another shape or type than its attribute says: use another checkpoint", name,
                 dir_.string());
     std::vector<Box> boxes;

@@ -221,12 +221,6 @@ bool Hdf5File::has(const std::string& name) const {
   return true;
 }
 
-TensorInfo Hdf5File::info(const std::string& name) const {
-  if (!has(name)) bad_input("{} holds no {}", context_.file.string(), name);
-  const Hdf5Id id(check(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), context_, "read", name), H5Dclose);
-  return info_of(id.get(), context_, name);
-}
-
 Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   if (!has(name)) bad_input("{} holds no {}", context_.file.string(), name);
   Hdf5Dataset dataset;
