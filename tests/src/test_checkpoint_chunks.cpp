@@ -109,8 +109,9 @@ TEST(Checkpoint, RefusesACopyThatHasChangedInMemory) {
   EXPECT_NO_THROW(write());
   for (const auto& [i, bit] : {std::pair(Index{0}, 0), {chunk_elements + 4, 31}, {elements - 1, 22}}) {
     flip(i, bit);
-    const std::string error = MESSAGE_OF(Failure, write());
-    EXPECT_NE(error.find("has changed in the memory of rank 0 while it was written"), error.npos) << i << ": " << error;
+    const std::string message = MESSAGE_OF(Failure, write());
+    EXPECT_NE(message.find("has changed in the memory of rank 0 while it was written"), message.npos)
+        << i << ": " << message;
     flip(i, bit);
   }
   flip(7, 31);  // two changes of sign bits
