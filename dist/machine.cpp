@@ -56,7 +56,7 @@ int ranks_sharing(Comm& world, const std::string& device) {
 Index sum_on_machine(Comm& world, Index n) {
   const Index mine[] = {static_cast<Index>(machine_id()), n};
   std::vector<Index> all(2 * static_cast<std::size_t>(world.size()));
-  world.all_gather(view_of(mine, {2}), view_of(all.data(), {2 * world.size()}));
+  world.all_gather(view_of(mine, {2}), view_of(all.data(), {Index{2} * world.size()}));
   Index sum = 0;
   for (std::size_t i = 0; i < all.size(); i += 2)
     if (all[i] == mine[0]) sum += all[i + 1];
