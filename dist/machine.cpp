@@ -53,14 +53,16 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return count_equal_keys(world, device).second;
 }
 
-Index sum_on_machine(Comm& world, Index n) {
-  const Index mine[] = {static_cast<Index>(machine_id()), n};
-  std::vector<Index> all(2 * static_cast<std::size_t>(world.size()));
-  world.all_gather(view_of(mine, {2}), view_of(all.data(), {Index{2} * world.size()}));
-  Index sum = 0;
-  for (std::size_t i = 0; i < all.size(); i += 2)
-    if (all[i] == mine[0]) sum += all[i + 1];
-  return sum;
+std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values) {
+  std::vector<Index> mine{static_cast<Index>(machine_id())};
+  mine.insert(mine.end(), values.begin(), values.end());
+  std::vector<Index> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.all_gather(view_of(mine.data(), {std::ssize(mine)}), view_of(all.data(), {std::ssize(all)}));
+  std::vector<Index> sums(values.size());
+  for (std::size_t row = 0; row < all.size(); row += mine.size())
+    if (all[row] == mine[0])
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += all[row + 1 + i];
+  return sums;
 }
 
 int agree_on_devices(Comm& world, const Device& device) {

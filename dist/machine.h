@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "dist/comm.h"
 #include "kernels/device.h"
@@ -22,8 +24,9 @@ int rank_on_device(Comm& world, const std::string& device);
 // Returns the number of ranks of this machine with the same device, including this one. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
-// Returns the sum of `n` over the ranks of this machine. Collective.
-Index sum_on_machine(Comm& world, Index n);
+// Returns the sum of each value over the ranks of this machine. All ranks must pass as many values.
+// Collective: one all-gather.
+std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values);
 
 // Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
 // With the backend "auto", each rank chooses its device itself, so that they may differ.

@@ -1,6 +1,7 @@
 #include "src/train/memory.h"
 
 #include <algorithm>
+#include <array>
 
 #include "dist/device_comm.h"
 #include "dist/machine.h"
@@ -138,8 +139,9 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
 }
 
 void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, Index host_bytes) {
-  const Index ranks = sum_on_machine(world, 1), training = sum_on_machine(world, needs.total()),
-              copies = sum_on_machine(world, needs.checkpoint_copy);
+  const std::vector<Index> sums = sums_on_machine(world, std::array{Index{1}, needs.total(), needs.checkpoint_copy});
+  const Index ranks = sums[0], training = sums[1];
+  const Index copies = sums[2];
   agree_on_errors(world, [&] {
     if (training > host_bytes) {
       std::vector<std::string> advice;

@@ -91,7 +91,7 @@ expect_message "the start after step 5 failed 4 times in the same way: a: no fur
 follow_plan 1 SWITCHYARD_RESTARTS=2 < <(echo "1 5 b"; for _ in 1 2 3 4 5; do echo "1 - a"; done)
 expect_codes "1|1|1"
 expect_message "2 restarts in 3600 s: no further one after step 5: a"
-# If no step was ever made, nobody waits for the end of an outage.
+# If no step was ever made, no pause waits for the end of an outage.
 follow_plan 1 < <(for _ in 1 2 3; do echo "1 - no device"; done)
 [[ $(wc -l <attempts) -eq 2 ]] || die "$(wc -l <attempts) attempts"
 expect_message "the start after step 0 failed twice in the same way: no device"

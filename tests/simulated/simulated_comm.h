@@ -34,7 +34,7 @@ struct SimulatedJob {
 // - Broadcasts and all-reduces over all ranks have the results of rank 0.
 // - In smaller groups an all-reduce leaves its buffer unchanged, and a reduce-scatter and an
 //   all-to-all give a rank what it has for itself, from every rank.
-// - An all-gather of one or two integers over all ranks gives ranks of other machines another first
+// - An all-gather of up to four integers over all ranks gives ranks of other machines another first
 //   integer.
 // - Messages are those of dist/comm_mpi.h without shared memory. A call of MPI for all ranks is
 //   taken to have two messages for each level of a binary tree, which depends on the library.

@@ -30,17 +30,6 @@ Shape shape_of(hid_t space, const Hdf5Context& context, const std::string& name)
   return shape;
 }
 
-// Returns the type and shape of an open dataset.
-TensorInfo info_of(hid_t dataset, const Hdf5Context& context, const std::string& name) {
-  const Hdf5Id type(check(H5Dget_type(dataset), context, "read", name), H5Tclose);
-  const Hdf5Id space(check(H5Dget_space(dataset), context, "read", name), H5Sclose);
-  const auto table = type_table();
-  const auto row =
-      std::find_if(table.begin(), table.end(), [&](const Types& t) { return H5Tequal(type.get(), t.file) > 0; });
-  if (row == table.end()) bad_input("{} of {} has a type that is unknown here", name, context.file.string());
-  return {name, row->dtype, shape_of(space.get(), context, name)};
-}
-
 // Returns the box of a selection. Throws InputError if the selection is not a box.
 Box box_of(hid_t space, const Hdf5Context& context, const std::string& name) {
   const int rank = check(H5Sget_simple_extent_ndims(space), context, "read", name);
@@ -234,9 +223,14 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
   } else if (H5Pget_layout(creation.get()) != H5D_CONTIGUOUS || H5Pget_external_count(creation.get()) != 0) {
     bad_input("{} of {} is not contiguous in it", name, context_.file.string());
   }
-  const TensorInfo info = info_of(dataset.id_.get(), context_, name);
-  dataset.dtype_ = info.dtype;
-  dataset.shape_ = info.shape;
+  const Hdf5Id type(check(H5Dget_type(dataset.id_.get()), context_, "read", name), H5Tclose);
+  const Hdf5Id space(check(H5Dget_space(dataset.id_.get()), context_, "read", name), H5Sclose);
+  const auto table = type_table();
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const Types& t) { return H5Tequal(type.get(), t.file) > 0; });
+  if (row == table.end()) bad_input("{} of {} has a type that is unknown here", name, context_.file.string());
+  dataset.dtype_ = row->dtype;
+  dataset.shape_ = shape_of(space.get(), context_, name);
   const Shape& shape = dataset.shape_;
   const auto bytes = static_cast<hsize_t>(shape.elements()) * static_cast<hsize_t>(size_of(dataset.dtype_));
   hsize_t file_bytes = 0;
