@@ -105,7 +105,7 @@ bool chosen_checkpoint_vanished();
 // - step = -1: the newest usable one; an empty path if the run has no checkpoint yet. Throws
 //   InputError if none of the existing ones is usable.
 // Ranks read shards as in resolve_checkpoint(world, ...), and equal shares of a checkpoint whose
-// values have to be checked (finite_attribute). Collective. All ranks throw CollectiveError in place
+// values were not checked (finite_attribute). Collective. All ranks throw CollectiveError in place
 // of InputError. Only rank 0 gets `warnings`.
 CheckpointFolder resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
                                    std::vector<std::string>* warnings, const NeededShards& needed = {});

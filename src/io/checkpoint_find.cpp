@@ -85,8 +85,8 @@ std::string manifest_text(Comm& world, const fs::path& dir) {
   return text.empty() || reads ? read_manifest_text(dir) : text;
 }
 
-// Returns the shards of `needed` that this rank verifies. Each shard that ranks of a machine need has
-// one of them, so that a machine reads it once. Collective.
+// Returns the shards of `needed` that this rank verifies. Each shard that ranks of a machine need
+// has one of them, so that a machine reads it once. Collective.
 std::set<std::string> share_on_machine(Comm& world, const fs::path& dir, const std::set<std::string>& needed) {
   std::error_code error;  // the working directory may be gone
   const std::unique_ptr<Comm> machine = split_by_machine(world, fs::absolute(dir, error).string());
@@ -201,7 +201,7 @@ fs::path newest(const fs::path& run_dir, std::vector<std::string>* warnings, con
   bad_input("{} deletes its checkpoints faster than they are read: give run.keep = 2 or more", run_dir.string());
 }
 
-// Returns the result of `find(verify, verified)` on rank 0 on all ranks, or throws its error on all.
+// Returns the result of `find(verify, verified)` of rank 0 on all ranks, or throws its error there.
 // All ranks verify each folder that rank 0 passes to `verify`. verified: the last one without
 // problems, with its head. `find` must return its path, or an empty one.
 template <class Find>

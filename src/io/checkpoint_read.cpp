@@ -137,15 +137,14 @@ class OpenedWeights final : public CheckpointSource {
   }
 
  private:
-  // Returns A and B of a weight's adapter, and their boxes that determine `box`. Empty if the weight
-  // has none.
+  // Returns A and B of a weight's adapter, and their boxes that determine `box`. Empty if there is
+  // no adapter.
   std::vector<std::pair<ParamSpec, Box>> adapter_boxes(const ParamSpec& spec, const Box& box) const {
     if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_name(spec.name, LoraMatrix::a))) return {};
     const Index rank = config_->train.lora_rank;
     std::vector<std::pair<ParamSpec, Box>> boxes;
     for (const LoraMatrix matrix : {LoraMatrix::a, LoraMatrix::b})
-      boxes.emplace_back(lora_spec(spec, matrix, rank, config_->train.lora_scale()),
-                         lora_box(spec, matrix, box, rank));
+      boxes.emplace_back(lora_spec(spec, matrix, rank, config_->train.lora_scale()), lora_box(spec, matrix, box, rank));
     return boxes;
   }
 

@@ -55,8 +55,7 @@ Index TrainingRun::load_before(Index step) {
   from = world_.max(from);
   std::vector<std::string> warnings;
   if (from >= 0) {
-    const CheckpointFolder checkpoint =
-        resume_checkpoint(world_, dir_, from, &warnings, shards_to_read(Load::all));
+    const CheckpointFolder checkpoint = resume_checkpoint(world_, dir_, from, &warnings, shards_to_read(Load::all));
     agree_on_errors(world_, [&] { check_same_model(checkpoint); });
     load(checkpoint);
   } else if (!config_.run.init_from.empty()) {

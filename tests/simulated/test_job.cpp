@@ -53,6 +53,7 @@ memory_check = digest
 struct Counted {
   FileCounts files;
   std::map<int, GroupCounts> groups;
+  DigestCounts digests;  // of files of a checkpoint that the rank verifies
 };
 
 // The folder of a job, and its ranks.
@@ -85,13 +86,14 @@ class Job {
     const std::unique_ptr<Comm> world = make_simulated_world(job_, rank);
     text_ = folder_.path().string();
     count_files(text_.c_str());
+    digest_counts() = {};
     CommandLine line{
         *world,
         {(folder_.path() / "config.ini").string(), "--quiet", "--data.path=" + (folder_.path() / "data").string(),
          fmt::format("--train.global_batch={}", layout_.dp()), fmt::format("--train.steps={}", steps),
          fmt::format("--run.resume={}", resume)}};
     EXPECT_EQ(train_command(line), 0);
-    return {file_counts(), job_.counts};
+    return {file_counts(), job_.counts, digest_counts()};
   }
 
   // Moves the shard of another rank into a checkpoint of which rank 0 has written its own files.
@@ -155,12 +157,14 @@ Ran run_job(int ranks, const std::vector<int>& others) {
 struct Bounds {
   Index opens, statuses;  // of files below the job's folder
   Index calls, bytes;     // of collectives of a group
+  std::uint64_t digests;  // of a checkpoint: the index, and shards that the rank reads
 };
-constexpr Bounds of_rank_0{60, 100, 120, Index{40} << 20}, of_other{9, 10, 120, Index{40} << 20};
+constexpr Bounds of_rank_0{60, 100, 120, Index{40} << 20, 2}, of_other{9, 10, 120, Index{40} << 20, 1};
 
 void expect_within(const Bounds& bounds, int ranks, const Counted& counted) {
   EXPECT_LE(counted.files.opens, bounds.opens);
   EXPECT_LE(counted.files.statuses, bounds.statuses);
+  EXPECT_LE(counted.digests.files, bounds.digests);
   EXPECT_TRUE(counted.groups.contains(ranks));
   for (const auto& [size, group] : counted.groups) {
     SCOPED_TRACE(fmt::format("group of {} ranks", size));
@@ -186,6 +190,7 @@ TEST(SimulatedJob, HasBoundsThatHoldForManyRanks) {
       expect_within(bounds, large, b->second);
       EXPECT_EQ(a->second.files.opens, b->second.files.opens);
       EXPECT_EQ(a->second.files.statuses, b->second.files.statuses);
+      EXPECT_EQ(a->second.digests.files, b->second.digests.files);
       EXPECT_EQ(a->second.groups.at(small).calls, b->second.groups.at(large).calls);
       // Groups that do not grow have the same calls.
       EXPECT_EQ(a->second.groups.at(2).calls, b->second.groups.at(2).calls);

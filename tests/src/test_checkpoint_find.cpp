@@ -236,10 +236,8 @@ TEST(CheckpointResume, VerifiesAllShardsOfUncheckedValues) {
   const std::unique_ptr<Device> device = make_cpu();
   const ParamStore store(*device, specs, Layout{}, coord_of(Layout{}, 0), true);
   const std::unique_ptr<Comm> world = make_comm_self();
-  const auto resume = [&] {
-    return error_of(
-        [&] { resume_checkpoint(*world, run.path(), 1, nullptr, shards_to_load(store, Load::all, WeightRanges::owned)); });
-  };
+  const NeededShards needed = shards_to_load(store, Load::all, WeightRanges::owned);
+  const auto resume = [&] { return error_of([&] { resume_checkpoint(*world, run.path(), 1, nullptr, needed); }); };
   done(H5Adelete_by_name(RawFile(dir / index_name), "/state", finite_attribute, H5P_DEFAULT));
   seal(dir, 1);
   EXPECT_EQ(resume(), "");
