@@ -399,6 +399,26 @@ TEST(MpiCheckpoint, EachRankVerifiesTheBytesThatItReads) {
     }
 }
 
+// All ranks read one shard. A rank verifies it for others that have the same path to it alone.
+TEST(MpiCheckpoint, RanksWithOwnCopiesVerifyTheSameShard) {
+  const int size = world().size();
+  const SharedFolder run;
+  if (world().rank() == 0)
+    for (const Index step : {1, 2}) write_as(run.path, Layout{}, step);
+  world().barrier();
+  const Rank rank({size, 1, 1, 1});
+  const Resumed shared(run.path, needed_by(rank.store));
+  EXPECT_EQ(shared.name(), step_name(2));
+  EXPECT_EQ(shared.digested, world().rank() == 0 ? 2 : 0);
+  for (int faulty = 0; faulty < size; ++faulty) {
+    const OwnCopies copies(run.path);
+    damage_on(faulty, checkpoints_of("run") / step_name(2) / shard_name(0));
+    const Resumed result("run", needed_by(rank.store));
+    EXPECT_EQ(result.name(), step_name(1));
+    EXPECT_EQ(result.digested, world().rank() == 0 ? 4 : 2);
+  }
+}
+
 TEST(MpiCheckpoint, ManifestsThatDifferAreAnErrorOfAllRanks) {
   const int size = world().size(), last = size - 1;
   const SharedFolder run;
