@@ -23,8 +23,8 @@ fs::path full_path(const fs::path& folder) {
   return (fs::absolute(folder) / "").lexically_normal().parent_path();
 }
 
-// Returns a message if the bytes of a file have another digest than in the manifest, or if
-// FileCheck refuses them; otherwise "".
+// Returns a message if a file has another digest than in the manifest, or if its FileCheck finds a
+// problem. Returns "" otherwise.
 // content: the bytes; nullptr to read them from the file
 std::string digest_problem(const fs::path& path, const Manifest& manifest, const Manifest::File& file,
                            const std::string_view* content) {

@@ -160,7 +160,7 @@ struct Bounds {
   DigestCounts digests;   // of the index, and of shards that the rank reads
 };
 constexpr Index max_bytes = Index{40} << 20;
-constexpr int first_of_machine = 8;  // a rank that has values of its own, so that it reads its shard
+constexpr int first_of_machine = 8;  // a rank with values of its own, so that it reads its shard
 constexpr Bounds of_rank_0{60, 100, 120, max_bytes, {2, 1 << 20}},
     of_first_of_machine{20, 40, 120, max_bytes, {1, 64 << 10}}, of_other{9, 10, 120, max_bytes, {0, 0}};
 const Bounds& bounds_of(int rank) {
