@@ -9,6 +9,7 @@
 
 #include "dist/device_comm.h"
 #include "dist/errors.h"
+#include "dist/machine_groups.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/philox.h"
 
@@ -17,12 +18,10 @@ namespace {
 
 // Returns the number of ranks on this machine with an equal `key`: before this rank, and in total.
 std::pair<int, int> count_equal_keys(Comm& world, const std::string& key) {
-  const auto mine = static_cast<Index>(hash_name(fmt::format("{}/{}", machine_id(), key)));
-  std::vector<Index> all(world.size());
-  world.all_gather(view_of(&mine, {1}), view_of(all.data(), {world.size()}));
+  const std::vector<Index> all = machine_keys(world, key);
   const auto here = all.begin() + world.rank();
-  return {static_cast<int>(std::count(all.begin(), here, mine)),
-          static_cast<int>(std::count(all.begin(), all.end(), mine))};
+  return {static_cast<int>(std::count(all.begin(), here, *here)),
+          static_cast<int>(std::count(all.begin(), all.end(), *here))};
 }
 
 }  // namespace

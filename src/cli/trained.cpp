@@ -22,12 +22,11 @@ fs::path find_checkpoint(const fs::path& name) {
 Trained open_checkpoint(Comm& world, const std::string& name) {
   Trained out;
   std::vector<std::string> warnings, renamed;
-  const fs::path step_dir = resolve_checkpoint(world, name, &warnings);
+  out.folder = resolve_checkpoint(world, name, &warnings);
   for (const std::string& w : warnings) warn(w);
-  out.folder = CheckpointFolder(world, step_dir);
   agree_on_errors(world, [&] {
     out.state = read_state(out.folder);
-    out.config = parse_config(out.state.config, step_dir.string(), {}, &renamed);
+    out.config = parse_config(out.state.config, out.step_dir().string(), {}, &renamed);
     check_parameters(out.folder, param_specs(out.config, out.state.vocab));
   });
   if (world.rank() == 0)

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -77,10 +78,17 @@ void save_weights(Comm& world, const std::filesystem::path& run_dir, const Train
 // whole one. `warnings` gets the run's newer checkpoints that do not verify, and ignored foreign
 // files; it may be nullptr.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_run, std::vector<std::string>* warnings);
-// Does the same on rank 0, and returns its result or its error on all ranks. Each rank reads an
-// equal share of the files. Collective. Only rank 0 gets `warnings`.
-std::filesystem::path resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
-                                         std::vector<std::string>* warnings);
+// Returns the names of the shards of a checkpoint that this rank reads. It throws InputError if the
+// checkpoint has not the tensors that the rank needs.
+using NeededShards = std::function<std::set<std::string>(const CheckpointFolder& folder)>;
+// Does the same on rank 0, and returns its result with its head, or its error, on all ranks.
+// Collective. Only rank 0 gets `warnings`.
+// - Each rank reads an equal share of the shards. If `needed` is set, it reads those that it needs,
+//   and compares sizes of the others.
+// - If `needed` throws on a rank, the ranks read equal shares. Loading the checkpoint then fails.
+// - Throws DifferentManifests if machines have different manifests.
+CheckpointFolder resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
+                                    std::vector<std::string>* warnings, const NeededShards& needed = {});
 
 // Returns the step folders of the `count` newest whole checkpoints of a run up to `step_dir`, the
 // newest first. Reads every byte of them. Throws InputError on all ranks if there are fewer.
@@ -96,10 +104,11 @@ bool chosen_checkpoint_vanished();
 // - step >= 0: the checkpoint of this step. Throws InputError if it is missing or not usable.
 // - step = -1: the newest usable one; an empty path if the run has no checkpoint yet. Throws
 //   InputError if none of the existing ones is usable.
-// Each rank reads an equal share of the files. Collective. All ranks throw CollectiveError in place
+// Ranks read shards as in resolve_checkpoint(world, ...), and equal shares of a checkpoint whose
+// values were not checked (finite_attribute). Collective. All ranks throw CollectiveError in place
 // of InputError. Only rank 0 gets `warnings`.
-std::filesystem::path resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
-                                        std::vector<std::string>* warnings);
+CheckpointFolder resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
+                                   std::vector<std::string>* warnings, const NeededShards& needed = {});
 // Return the step of the newest checkpoint before `step`, and of the oldest one; -1 if there is
 // none. checkpoints: RUN/checkpoints. A folder without manifest.json does not count; nothing else
 // is verified.
@@ -148,11 +157,14 @@ std::unique_ptr<ValueSource> average_weights(const std::vector<std::filesystem::
 // if a value is not finite, or if the checkpoint lacks the state of the store's optimizers.
 void load_checkpoint(const CheckpointFolder& folder, ParamStore& store, Load what = Load::all,
                      WeightRanges ranges = WeightRanges::local);
+// Returns the function that names the shards which load_checkpoint() opens if it has the same
+// arguments. It uses no memory of the store, which must outlive the result.
+NeededShards shards_to_load(const ParamStore& store, Load what, WeightRanges ranges);
 
 // Whole tensors of a checkpoint, for inspect, diff and analysis.
 class CheckpointTensors {
  public:
-  explicit CheckpointTensors(const std::filesystem::path& step_dir);
+  explicit CheckpointTensors(const CheckpointFolder& folder);
   // In the order of the index.
   const std::vector<TensorInfo>& list() const { return list_; }
   const TensorInfo* find(const std::string& name) const;  // nullptr if there is no such tensor

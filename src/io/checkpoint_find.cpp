@@ -1,10 +1,14 @@
 // Finding a checkpoint of a run, and verifying that it is whole.
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <sstream>
+#include <utility>
 
 #include "dist/file_activity.h"
 #include "dist/file_readers.h"
+#include "dist/machine_groups.h"
 #include "dist/rank_settings.h"
 #include "dist/runtime.h"
 #include "src/io/checkpoint_formats.h"
@@ -44,23 +48,28 @@ bool is_checkpoint_name(const std::string& name) {
   return abandoned_step(name) || (step_of(name.substr(0, dot)) && rest.starts_with(".tmp"));
 }
 
+using Problems = std::vector<std::string>;
+
+// verify_checkpoint(), or another function that does the same.
+using Verify = std::function<Problems(const fs::path& dir, std::vector<std::string>* warnings)>;
+
+// Returns whether the program that wrote the checkpoint has checked all its values.
+bool has_checked_values(const CheckpointFolder& folder) {
+  return open_checkpoint(folder).reader->has("/state", finite_attribute);
+}
+
 // Returns the reasons, other than damage, that prevent a resume from the checkpoint.
-std::vector<std::string> resume_problems(const fs::path& dir) {
+Problems resume_problems(const CheckpointFolder& folder) {
   try {
-    read_state(dir);
-    if (open_checkpoint(dir).reader->has("/state", finite_attribute)) return {};
-    const std::string name = first_not_finite(CheckpointTensors(dir));
+    read_state(folder);
+    if (has_checked_values(folder)) return {};
+    const std::string name = first_not_finite(CheckpointTensors(folder));
     if (name.empty()) return {};
     return {fmt::format("{} holds values that are not finite: the training had diverged", name)};
   } catch (const InputError& e) {
     return {e.what()};
   }
 }
-
-using Problems = std::vector<std::string>;
-
-// verify_checkpoint(), or another function that does the same.
-using Verify = std::function<Problems(const fs::path& dir, std::vector<std::string>* warnings)>;
 
 // Returns the text of the manifest: that of this rank if reads_itself(), and otherwise that of rank
 // 0. If rank 0 cannot read it, each rank tries. Collective. Throws InputError on the ranks that
@@ -76,17 +85,78 @@ std::string manifest_text(Comm& world, const fs::path& dir) {
   return text.empty() || reads ? read_manifest_text(dir) : text;
 }
 
-// Verifies a checkpoint, of which each rank reads an equal share of the files. Collective. All
-// ranks must pass the same folder. Returns all problems on every rank. Throws no InputError.
-Problems verify_together(Comm& world, const fs::path& dir, std::vector<std::string>* warnings) {
-  Problems own;
-  try {
-    const Manifest manifest = parse_manifest(manifest_text(world, dir), dir);
-    own = file_problems(dir, manifest, CheckFiles::digests, {world.rank(), world.size()});
-    if (world.rank() == 0) warn_of_foreign_files(dir, foreign_files_of(dir, manifest), warnings);
-  } catch (const Error& e) {
-    own = {e.what()};
+// Returns the shards of `needed` that this rank verifies. Each shard that ranks of a machine need
+// has one of them, so that a machine reads it once. Collective.
+std::set<std::string> share_on_machine(Comm& world, const fs::path& dir, const std::set<std::string>& needed) {
+  std::error_code error;  // the working directory may be gone
+  const std::unique_ptr<Comm> machine = split_by_machine(world, fs::absolute(dir, error).string());
+  std::map<std::string, std::vector<int>> readers;  // ranks of the machine, by shard
+  int rank = 0;
+  for (const std::string& names : all_gather_texts(*machine, join({needed.begin(), needed.end()}, "\n"))) {
+    std::istringstream lines(names);
+    for (std::string name; std::getline(lines, name);) readers[name].push_back(rank);
+    ++rank;
   }
+  std::vector<int> counts(static_cast<std::size_t>(machine->size()));  // of the shards of each rank
+  std::set<std::string> mine;
+  for (const auto& [name, ranks] : readers) {
+    const int verifier = *std::ranges::min_element(ranks, {}, [&](int r) { return counts[r]; });
+    ++counts[verifier];
+    if (verifier == machine->rank()) mine.insert(name);
+  }
+  return mine;
+}
+
+// Returns the shards that this rank verifies: those that `needed` names, or an equal share. Adds a
+// problem for each that the manifest does not list. Collective.
+std::set<std::string> shards_to_verify(Comm& world, const CheckpointFolder& folder, const NeededShards& needed,
+                                       Problems& problems) {
+  const Manifest& manifest = folder.head()->manifest;
+  std::set<std::string> shards, listed;
+  bool known = false;
+  try {
+    // A check of the values reads all shards.
+    if (needed && has_checked_values(folder)) shards = needed(folder), known = true;
+  } catch (const std::exception&) {  // loading the checkpoint throws it again
+  }
+  if (world.max(!known) > 0) return shard_share(manifest, world.rank(), world.size());
+  for (const std::string& name : shards) try {
+      listed.insert(listed_file(folder.path(), manifest, name).name);
+    } catch (const InputError& e) {
+      problems.push_back(e.what());
+    }
+  return share_on_machine(world, folder.path(), listed);
+}
+
+// Verifies a checkpoint on all ranks, and reads its head. Collective. All ranks must pass the same
+// folder. Returns all problems on every rank. `folder` has a head if there are none.
+Problems verify_together(Comm& world, const fs::path& dir, const NeededShards& needed,
+                         std::vector<std::string>* warnings, CheckpointFolder& folder) {
+  try {
+    folder = CheckpointFolder(world, dir);
+  } catch (const DifferentManifests&) {  // no older checkpoint helps
+    throw;
+  } catch (const CollectiveError& e) {
+    if (e.exit_code() != InputError("").exit_code()) throw;
+    return {e.what()};
+  }
+  const Manifest& manifest = folder.head()->manifest;
+  Problems own;
+  const std::set<std::string> digests = shards_to_verify(world, folder, needed, own);
+  std::set<std::string> sizes = shard_share(manifest, world.rank(), world.size());
+  std::erase_if(sizes, [&](const std::string& name) { return digests.contains(name); });
+  agree_on_errors(world, [&] {
+    try {
+      const auto check = [&](CheckFiles what, const std::set<std::string>& names) {
+        std::ranges::move(file_problems(dir, manifest, what, &names), std::back_inserter(own));
+      };
+      check(CheckFiles::sizes, sizes);
+      check(CheckFiles::digests, digests);
+      if (world.rank() == 0) warn_of_foreign_files(dir, foreign_files_of(dir, manifest), warnings);
+    } catch (const InputError& e) {
+      own.push_back(e.what());
+    }
+  });
   Problems all;
   for (const std::string& texts : all_gather_texts(world, join(own, "\n"))) {
     std::istringstream lines(texts);
@@ -96,18 +166,11 @@ Problems verify_together(Comm& world, const fs::path& dir, std::vector<std::stri
   return all;
 }
 
-Problems problems_of(const fs::path& dir, bool finite, std::vector<std::string>* warnings,
-                     const Verify& verify = verify_checkpoint) {
-  Problems problems = verify(dir, warnings);
-  return problems.empty() && finite ? resume_problems(dir) : problems;
-}
-
 std::vector<fs::path> chosen_checkpoints;  // results of newest() in this process
 
 // Returns the newest checkpoint of a run without a problem. Empty if training has deleted one while
 // it was verified: the caller tries again.
-std::optional<fs::path> find_newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings,
-                                    const Verify& verify) {
+std::optional<fs::path> find_newest(const fs::path& run_dir, std::vector<std::string>* warnings, const Verify& verify) {
   const fs::path checkpoints = checkpoints_of(run_dir);
   std::set<std::string> foreign_files = names_in(checkpoints);
   std::erase_if(foreign_files, is_checkpoint_name);
@@ -115,7 +178,7 @@ std::optional<fs::path> find_newest(const fs::path& run_dir, bool finite, std::v
   std::vector<std::string> skipped;
   for (Index step : steps_in(checkpoints)) {
     const fs::path dir = checkpoints / step_name(step);
-    const Problems problems = problems_of(dir, finite, warnings, verify);
+    const Problems problems = verify(dir, warnings);
     if (problems.empty()) return dir;
     if (std::error_code error; !fs::exists(dir, error)) return {};
     skipped.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
@@ -126,11 +189,11 @@ std::optional<fs::path> find_newest(const fs::path& run_dir, bool finite, std::v
   bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(skipped));
 }
 
-fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* warnings, const Verify& verify) {
+fs::path newest(const fs::path& run_dir, std::vector<std::string>* warnings, const Verify& verify) {
   constexpr int max_attempts = 100;
   for (int attempt = 0; attempt < max_attempts; ++attempt) {
     std::vector<std::string> found;
-    const std::optional<fs::path> dir = find_newest(run_dir, finite, &found, verify);
+    const std::optional<fs::path> dir = find_newest(run_dir, &found, verify);
     if (!dir) continue;
     if (warnings) warnings->insert(warnings->end(), found.begin(), found.end());
     return chosen_checkpoints.emplace_back(*dir);
@@ -138,29 +201,43 @@ fs::path newest(const fs::path& run_dir, bool finite, std::vector<std::string>* 
   bad_input("{} deletes its checkpoints faster than they are read: give run.keep = 2 or more", run_dir.string());
 }
 
-// Returns the result of `find(verify)` on rank 0 on all ranks, or throws its error on all.
-// All ranks verify each folder that rank 0 passes to `verify`.
+// Returns the result of `find(verify, verified)` of rank 0 on all ranks, or throws its error there.
+// All ranks verify each folder that rank 0 passes to `verify`. verified: the last one without
+// problems, with its head. `find` must return its path, or an empty one.
 template <class Find>
-fs::path on_all_ranks(Comm& world, Find find) {
+CheckpointFolder on_all_ranks(Comm& world, const NeededShards& needed, Find find) {
+  CheckpointFolder verified = fs::path();
+  const auto verify = [&](const fs::path& dir, std::vector<std::string>* warnings) {
+    CheckpointFolder folder = dir;
+    Problems problems = verify_together(world, dir, needed, warnings, folder);
+    if (problems.empty()) verified = folder;
+    return problems;
+  };
   const auto next_folder = [&](const fs::path& dir) { return broadcast_text(world, dir.string(), 0); };
   std::string found;
   agree_on_errors(world, [&] {
     if (world.rank() != 0) {
-      for (fs::path dir; !(dir = next_folder({})).empty();) verify_together(world, dir, nullptr);
+      for (fs::path dir; !(dir = next_folder({})).empty();) verify(dir, nullptr);
       return;
     }
+    const Verify verify_next = [&](const fs::path& dir, std::vector<std::string>* warnings) {
+      next_folder(dir);
+      return verify(dir, warnings);
+    };
     try {
-      found = find([&](const fs::path& dir, std::vector<std::string>* warnings) {
-                next_folder(dir);
-                return verify_together(world, dir, warnings);
-              }).string();
+      found = find(verify_next, std::as_const(verified)).string();
+    } catch (const CollectiveError&) {  // all ranks have thrown it in verify()
+      throw;
     } catch (...) {
       next_folder({});
       throw;
     }
     next_folder({});
   });
-  return broadcast_text(world, found, 0);
+  found = broadcast_text(world, found, 0);
+  SY_ASSERT(found.empty() || verified.path() == found, "{} is found, and {} was verified", found,
+            verified.path().string());
+  return found.empty() ? fs::path() : verified;
 }
 
 fs::path resolve(const fs::path& step_or_run, std::vector<std::string>* warnings, const Verify& verify) {
@@ -170,9 +247,10 @@ fs::path resolve(const fs::path& step_or_run, std::vector<std::string>* warnings
   // A run has its configuration before its first checkpoint.
   const bool run =
       fs::is_directory(checkpoints_of(step_or_run), error) || fs::exists(step_or_run / "config.ini", error);
-  if (run && !fs::exists(step_or_run / manifest_name, error)) return newest(step_or_run, false, warnings, verify);
-  const Problems problems = verify(step_or_run, warnings);
-  if (problems.empty()) return (step_or_run / "").parent_path();  // without a trailing slash
+  if (run && !fs::exists(step_or_run / manifest_name, error)) return newest(step_or_run, warnings, verify);
+  const fs::path dir = (step_or_run / "").parent_path();  // without a trailing slash
+  const Problems problems = verify(dir, warnings);
+  if (problems.empty()) return dir;
   bad_input("{} is no whole checkpoint: {}", step_or_run.string(), join(problems));
 }
 
@@ -207,7 +285,7 @@ std::vector<fs::path> last_checkpoints(Comm& world, const fs::path& step_dir, In
     for (Index step : count > 1 ? steps_in(checkpoints) : std::vector<Index>{}) {
       if (step >= *newest_step || whole == count) continue;
       const fs::path dir = checkpoints / step_name(step);
-      const Problems problems = problems_of(dir, false, &warnings);
+      const Problems problems = verify_checkpoint(dir, &warnings);
       if (problems.empty())
         names += '\n' + step_name(step), ++whole;
       else
@@ -223,41 +301,71 @@ std::vector<fs::path> last_checkpoints(Comm& world, const fs::path& step_dir, In
   return found;
 }
 
-fs::path resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vector<std::string>* warnings) {
-  return on_all_ranks(world, [&](const Verify& verify) { return resolve(step_or_run, warnings, verify); });
+CheckpointFolder resolve_checkpoint(Comm& world, const fs::path& step_or_run, std::vector<std::string>* warnings,
+                                    const NeededShards& needed) {
+  return on_all_ranks(world, needed, [&](const Verify& verify, const CheckpointFolder&) {
+    return resolve(step_or_run, warnings, verify);
+  });
 }
 
-fs::path resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std::vector<std::string>* warnings) {
-  return on_all_ranks(world, [&](const Verify& verify) -> fs::path {
+CheckpointFolder resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std::vector<std::string>* warnings,
+                                   const NeededShards& needed) {
+  return on_all_ranks(world, needed, [&](const Verify& verify, const CheckpointFolder& verified) -> fs::path {
+    const Verify verify_usable = [&](const fs::path& dir, std::vector<std::string>* found) {
+      Problems problems = verify(dir, found);
+      return problems.empty() ? resume_problems(verified) : problems;
+    };
     const fs::path checkpoints = checkpoints_of(run_dir);
     const std::vector<Index> steps = steps_in(checkpoints);
-    if (step < 0) return steps.empty() ? fs::path() : newest(run_dir, true, warnings, verify);
+    if (step < 0) return steps.empty() ? fs::path() : newest(run_dir, warnings, verify_usable);
     if (std::find(steps.begin(), steps.end(), step) == steps.end())
       bad_input("run.resume_step = {}: {}", step,
                 steps.empty() ? fmt::format("{} holds no checkpoint: leave it out", run_dir.string())
                               : fmt::format("{} holds the steps {}: choose one of them", checkpoints.string(),
                                             fmt::join(steps.rbegin(), steps.rend(), ", ")));
     const fs::path dir = checkpoints / step_name(step);
-    if (const Problems problems = problems_of(dir, true, warnings, verify); !problems.empty())
+    if (const Problems problems = verify_usable(dir, warnings); !problems.empty())
       bad_input("run.resume_step = {}: {}: choose another step", step, join(problems));
     return dir;
   });
 }
 
+namespace {
+
+// Returns the content of a file of the checkpoint. Throws InputError with the problem if it is not
+// that of the manifest, or if a reader must not open it.
+std::string read_verified(const fs::path& step_dir, const Manifest& manifest, const std::string& name) {
+  const Manifest::File& file = listed_file(step_dir, manifest, name);
+  std::string problem = size_problem(step_dir / name, file.bytes), content;
+  if (problem.empty()) {
+    content = read_file(step_dir / name, file.bytes);
+    ++file_activity().opened;
+    problem = content_problem(step_dir, manifest, file, content);
+  }
+  if (!problem.empty()) throw InputError(problem);
+  return content;
+}
+
+}  // namespace
+
 CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::move(step_dir)) {
   const auto head = std::make_shared<CheckpointHead>();
   std::string manifest;
-  agree_on_errors(world, [&] { manifest = manifest_text(world, path_); });
-  check_rank_settings(
-      world,
-      {{fmt::format("the digest of {}", (path_ / manifest_name).string()), to_hex(sha256(manifest)).substr(0, 16)}},
-      "let all ranks read the same checkpoint, from a folder that their hosts share");
   agree_on_errors(world, [&] {
+    manifest = manifest_text(world, path_);
     head->manifest = parse_manifest(manifest, path_);
+  });
+  try {
+    check_rank_settings(
+        world,
+        {{fmt::format("the digest of {}", (path_ / manifest_name).string()), to_hex(sha256(manifest)).substr(0, 16)}},
+        "let all ranks read the same checkpoint, from a folder that their hosts share");
+  } catch (const CollectiveError& e) {
+    throw DifferentManifests(e.exit_code(), e.what());
+  }
+  agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
-    const std::string index = format_of(head->manifest).index_name();
-    head->index = read_file(path_ / index, checked_bytes(path_, head->manifest, index));
-    ++file_activity().opened;
+    head->index = read_verified(path_, head->manifest, format_of(head->manifest).index_name());
   });
   head->index = broadcast_text(world, head->index, 0);
   head_ = head;

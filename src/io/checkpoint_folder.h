@@ -6,9 +6,15 @@
 #include <string>
 
 #include "dist/comm.h"
+#include "dist/errors.h"
 #include "src/io/manifest.h"
 
 namespace sy {
+
+// An error of all ranks: machines have different manifests of a checkpoint.
+struct DifferentManifests : CollectiveError {
+  using CollectiveError::CollectiveError;
+};
 
 // Every reader of a checkpoint needs this: its manifest, and the bytes of its index.
 struct CheckpointHead {
@@ -21,10 +27,11 @@ class CheckpointFolder {
  public:
   // Without a head: each function reads the manifest and the index itself.
   CheckpointFolder(std::filesystem::path step_dir) : path_(std::move(step_dir)) {}
-  // With a head, which rank 0 reads for all ranks, so that no file is read by every rank. The first
-  // rank of each machine reads the manifest, too, and so does a rank for which the folder has
-  // another path. Throws CollectiveError on all ranks if a manifest differs, or if one of these
-  // ranks cannot read its files. Collective.
+  // With a head, which rank 0 reads for all ranks, so that no file is read by every rank. Rank 0
+  // compares the digest of the index with the manifest. The first rank of each machine reads the
+  // manifest, too, and so does a rank for which the folder has another path. Throws
+  // DifferentManifests on all ranks if a manifest differs, or CollectiveError if one of these ranks
+  // has damaged files. Collective.
   CheckpointFolder(Comm& world, std::filesystem::path step_dir);
 
   const std::filesystem::path& path() const { return path_; }

@@ -20,13 +20,19 @@ const CheckpointFormat& format_of(const Manifest& manifest) {
   return *checkpoint_formats().front();
 }
 
-Index checked_bytes(const std::filesystem::path& step_dir, const Manifest& manifest, const std::string& name) {
+const Manifest::File& listed_file(const std::filesystem::path& step_dir, const Manifest& manifest,
+                                  const std::string& name) {
   const auto file = std::ranges::find(manifest.files, name, &Manifest::File::name);
   if (file == manifest.files.end())
     bad_input("{} needs {}, which is not in its manifest: use another checkpoint", step_dir.string(), name);
-  if (const std::string problem = size_problem(step_dir / name, file->bytes); !problem.empty())
+  return *file;
+}
+
+Index checked_bytes(const std::filesystem::path& step_dir, const Manifest& manifest, const std::string& name) {
+  const Manifest::File& file = listed_file(step_dir, manifest, name);
+  if (const std::string problem = size_problem(step_dir / name, file.bytes); !problem.empty())
     bad_input("{}: use another checkpoint", problem);
-  return file->bytes;
+  return file.bytes;
 }
 
 OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {

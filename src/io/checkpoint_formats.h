@@ -17,6 +17,9 @@ std::span<const CheckpointFormat* const> checkpoint_formats();
 // Returns the format whose index the manifest lists; the first format if it lists no index.
 const CheckpointFormat& format_of(const Manifest& manifest);
 
+// Returns the entry of a file. Throws InputError if the manifest does not list the file.
+const Manifest::File& listed_file(const std::filesystem::path& step_dir, const Manifest& manifest,
+                                  const std::string& name);
 // Returns the number of bytes of a file of the checkpoint. Throws InputError unless the manifest
 // lists the file and it has this size.
 Index checked_bytes(const std::filesystem::path& step_dir, const Manifest& manifest, const std::string& name);

@@ -76,32 +76,48 @@ void compare_specs(const OpenCheckpoint& checkpoint, const fs::path& step_dir, c
             fmt::join(differences, "; "), rest);
 }
 
+// A value source that names the shards that it reads.
+class CheckpointSource : public ValueSource {
+ public:
+  // Adds the names of the shards that read() of this box opens.
+  virtual void add_shards(const ParamSpec& spec, const Box& box, std::set<std::string>& shards) = 0;
+};
+
 // Values of one kind of tensor of a checkpoint: weights, or one kind of optimizer state.
-class CheckpointValues final : public ValueSource {
+class CheckpointValues final : public CheckpointSource {
  public:
   CheckpointValues(CheckpointReader& checkpoint, const fs::path& step_dir, std::string prefix)
       : checkpoint_(checkpoint), step_dir_(step_dir), prefix_(std::move(prefix)) {}
 
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
-    const std::string name = prefix_ + spec.name;
-    const TensorInfo tensor = checkpoint_.tensor(name);
-    if (tensor.shape != spec.shape || tensor.dtype != DType::f32)
-      bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir_.string(), tensor.shape.str(),
-                info(tensor.dtype).name, spec.shape.str());
+    const std::string name = tensor_of(spec);
     checkpoint_.read(name, box, values.data());
     if (!all_finite(values))
       bad_input("{} of {} holds values that are not finite: the training had diverged: use an older checkpoint", name,
                 step_dir_.string());
   }
+  void add_shards(const ParamSpec& spec, const Box& box, std::set<std::string>& shards) override {
+    checkpoint_.add_files(tensor_of(spec), box, shards);
+  }
 
  private:
+  // Returns the name of the parameter's tensor. Throws InputError if it has another shape or type.
+  std::string tensor_of(const ParamSpec& spec) const {
+    std::string name = prefix_ + spec.name;
+    const TensorInfo tensor = checkpoint_.tensor(name);
+    if (tensor.shape != spec.shape || tensor.dtype != DType::f32)
+      bad_input("{} of {} is {} of {}, expected {} of f32", name, step_dir_.string(), tensor.shape.str(),
+                info(tensor.dtype).name, spec.shape.str());
+    return name;
+  }
+
   CheckpointReader& checkpoint_;
   fs::path step_dir_;
   std::string prefix_;
 };
 
 // Weights of a checkpoint with their adapters of LoRA added. Owns the open files.
-class OpenedWeights final : public ValueSource {
+class OpenedWeights final : public CheckpointSource {
  public:
   explicit OpenedWeights(const CheckpointFolder& folder)
       : checkpoint_(open_checkpoint(folder).reader),
@@ -109,20 +125,29 @@ class OpenedWeights final : public ValueSource {
         config_(config_of_adapters(*checkpoint_, folder.path())) {}
   void read(const ParamSpec& spec, const Box& box, std::span<float> values) override {
     values_.read(spec, box, values);
-    if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_name(spec.name, LoraMatrix::a))) return;
-    const Index rank = config_->train.lora_rank;
-    const double scale = config_->train.lora_scale();
-    const auto adapter = [&](LoraMatrix matrix) {
-      const Box its_box = lora_box(spec, matrix, box, rank);
-      std::vector<float> read(static_cast<std::size_t>(its_box.elements()));
-      values_.read(lora_spec(spec, matrix, rank, scale), its_box, read);
-      return read;
-    };
-    const std::vector<float> a = adapter(LoraMatrix::a), b = adapter(LoraMatrix::b);
-    add_adapter(spec, box, rank, scale, a, b, values);
+    std::vector<std::vector<float>> adapter;  // A and B
+    for (const auto& [matrix, its_box] : adapter_boxes(spec, box))
+      values_.read(matrix, its_box, adapter.emplace_back(static_cast<std::size_t>(its_box.elements())));
+    if (!adapter.empty())
+      add_adapter(spec, box, config_->train.lora_rank, config_->train.lora_scale(), adapter[0], adapter[1], values);
+  }
+  void add_shards(const ParamSpec& spec, const Box& box, std::set<std::string>& shards) override {
+    values_.add_shards(spec, box, shards);
+    for (const auto& [matrix, its_box] : adapter_boxes(spec, box)) values_.add_shards(matrix, its_box, shards);
   }
 
  private:
+  // Returns A and B of a weight's adapter, and their boxes that determine `box`. Empty if there is
+  // no adapter.
+  std::vector<std::pair<ParamSpec, Box>> adapter_boxes(const ParamSpec& spec, const Box& box) const {
+    if (!config_ || !spec.matrix || !checkpoint_->has(params_prefix + lora_name(spec.name, LoraMatrix::a))) return {};
+    const Index rank = config_->train.lora_rank;
+    std::vector<std::pair<ParamSpec, Box>> boxes;
+    for (const LoraMatrix matrix : {LoraMatrix::a, LoraMatrix::b})
+      boxes.emplace_back(lora_spec(spec, matrix, rank, config_->train.lora_scale()), lora_box(spec, matrix, box, rank));
+    return boxes;
+  }
+
   // Returns the configuration of the run. Empty if the checkpoint has no adapters.
   static std::optional<Config> config_of_adapters(const CheckpointReader& checkpoint, const fs::path& step_dir) {
     if (std::ranges::none_of(checkpoint.tensors("/params"), is_adapter)) return {};
@@ -172,6 +197,41 @@ void check_state(const CheckpointReader& reader, const fs::path& step_dir, const
             step_dir.string(), name, step_dir.string());
 }
 
+// Calls visit(source, kind, range) for each range of a tensor that the rank of the store reads.
+// load_checkpoint() documents the arguments and the errors. `visit` must not keep the source.
+void for_each_range(
+    const CheckpointFolder& folder, const ParamStore& store, Load what, WeightRanges ranges,
+    const std::function<void(CheckpointSource& source, const TensorKind& kind, const OwnedRange& range)>& visit) {
+  const fs::path& step_dir = folder.path();
+  const OpenCheckpoint checkpoint = open_checkpoint(folder);
+  const bool has_state = what == Load::all && store.training();
+  // A training may start from a model without indexers.
+  const bool new_indexers = what == Load::weights && store.training();
+  compare_specs(checkpoint, step_dir, store.specs(), has_state, !new_indexers);
+  const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
+  if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
+  const auto is_read = [&](const ParamSpec& spec) {
+    return has_state || (!spec.adapter && (!new_indexers || !is_of_indexer(spec.name) ||
+                                           checkpoint.reader->has(params_prefix + spec.name)));
+  };
+  std::unique_ptr<CheckpointSource> weights;
+  if (has_state)
+    weights = std::make_unique<CheckpointValues>(*checkpoint.reader, step_dir, params_prefix);
+  else
+    weights = std::make_unique<OpenedWeights>(folder);
+  for (const GroupLayout& group : store.layout().groups)
+    for (const OwnedRange& range : weight_ranges(group, ranges))
+      if (is_read(*range.slice->spec)) visit(*weights, kinds.front(), range);
+  if (!has_state) return;
+  for (const TensorKind& kind : kinds) {
+    CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
+    for (const GroupLayout& group : store.layout().groups) {
+      if (group.frozen || !kind.state_index(group.optimizer)) continue;
+      for (const OwnedRange& range : owned_ranges(group)) visit(values, kind, range);
+    }
+  }
+}
+
 }  // namespace
 
 void check_parameters(const CheckpointFolder& folder, const std::vector<ParamSpec>& specs) {
@@ -187,38 +247,29 @@ std::unique_ptr<ValueSource> average_weights(const std::vector<fs::path>& step_d
 }
 
 void load_checkpoint(const CheckpointFolder& folder, ParamStore& store, Load what, WeightRanges ranges) {
-  const fs::path& step_dir = folder.path();
-  const OpenCheckpoint checkpoint = open_checkpoint(folder);
-  const bool has_state = what == Load::all && store.training();
-  // A training may start from a model without indexers.
-  const bool new_indexers = what == Load::weights && store.training();
-  compare_specs(checkpoint, step_dir, store.specs(), has_state, !new_indexers);
-  const std::vector<TensorKind> kinds = tensor_kinds(store.specs());
-  if (has_state) check_state(*checkpoint.reader, step_dir, store.specs(), kinds);
-  if (!has_state)
-    return store.fill(
-        *checkpoint_weights(folder),
-        [&](const ParamSpec& spec) {
-          return !spec.adapter &&
-                 (!new_indexers || !is_of_indexer(spec.name) || checkpoint.reader->has(params_prefix + spec.name));
-        },
-        ranges);
-  CheckpointValues weights(*checkpoint.reader, step_dir, params_prefix);
-  store.fill(weights, {}, ranges);
-  for (const TensorKind& kind : kinds) {
-    CheckpointValues values(*checkpoint.reader, step_dir, kind.prefix);
-    for (std::size_t g = 0; g < store.layout().groups.size(); ++g) {
-      const GroupLayout& group = store.layout().groups[g];
-      if (group.frozen) continue;
-      const std::optional<std::size_t> state = kind.state_index(group.optimizer);
-      if (!state) continue;
-      for (const OwnedRange& range : owned_ranges(group))
-        read_values(values, *range.slice, range.local, [&](Index first, std::span<const float> chunk) {
-          const Index at = range.flat.begin - group.owned().begin + first - range.local.begin;
-          store.set_state(g, *state, at, chunk);
-        });
-    }
-  }
+  for_each_range(folder, store, what, ranges,
+                 [&](CheckpointSource& source, const TensorKind& kind, const OwnedRange& range) {
+                   const ParamSlice& slice = *range.slice;
+                   const GroupLayout& group = store.layout().groups[slice.group];
+                   const std::optional<std::size_t> state = kind.state_index(group.optimizer);
+                   read_values(source, slice, range.local, [&](Index first, std::span<const float> chunk) {
+                     if (!state) return store.set_values(slice, first, chunk);
+                     const Index at = range.flat.begin - group.owned().begin + first - range.local.begin;
+                     store.set_state(slice.group, *state, at, chunk);
+                   });
+                 });
+}
+
+NeededShards shards_to_load(const ParamStore& store, Load what, WeightRanges ranges) {
+  return [&store, what, ranges](const CheckpointFolder& folder) {
+    std::set<std::string> shards;
+    for_each_range(folder, store, what, ranges,
+                   [&](CheckpointSource& source, const TensorKind&, const OwnedRange& range) {
+                     for (const Box& box : global_boxes(*range.slice, range.local))
+                       source.add_shards(*range.slice->spec, box, shards);
+                   });
+    return shards;
+  };
 }
 
 }  // namespace sy

@@ -65,7 +65,7 @@ std::vector<std::string> unlisted_files(const fs::path& step_dir) try {
   return {e.what()};
 }
 
-CheckpointTensors::CheckpointTensors(const fs::path& step_dir) : reader_(open_checkpoint(step_dir).reader) {
+CheckpointTensors::CheckpointTensors(const CheckpointFolder& folder) : reader_(open_checkpoint(folder).reader) {
   for (const std::string& name : reader_->tensors()) {
     by_name_[name] = list_.size();
     list_.push_back(reader_->tensor(name));

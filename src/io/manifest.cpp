@@ -23,6 +23,27 @@ fs::path full_path(const fs::path& folder) {
   return (fs::absolute(folder) / "").lexically_normal().parent_path();
 }
 
+// Returns a message if a file has another digest than in the manifest, or if its FileCheck finds a
+// problem. Returns "" otherwise.
+// content: the bytes; nullptr to read them from the file
+std::string digest_problem(const fs::path& path, const Manifest& manifest, const Manifest::File& file,
+                           const std::string_view* content) {
+  Sha256 hash;
+  const std::unique_ptr<FileCheck> format_check = format_of(manifest).make_check();
+  ++digest_counts().files;
+  const auto scan = [&](std::string_view chunk) {
+    hash.update(chunk.data(), chunk.size());
+    if (format_check) format_check->scan(chunk);
+    digest_counts().bytes += chunk.size();
+  };
+  if (content)
+    scan(*content);
+  else
+    read_chunks(path, scan);
+  if (to_hex(hash.finish()) != file.sha256) return path.string() + " is damaged: its SHA-256 is not the manifest's";
+  return format_check ? format_check->problem(path, content) : "";
+}
+
 }  // namespace
 
 std::set<std::string> names_in(const fs::path& folder) {
@@ -103,32 +124,41 @@ std::string size_problem(const fs::path& path, Index expected) {
 }
 
 std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest& manifest, CheckFiles check,
-                                       FileShare share) {
+                                       const std::set<std::string>* names) {
   std::vector<std::string> problems;
-  for (Index i = 0; i < std::ssize(manifest.files); ++i) {
-    if (std::max<Index>(i - 1, 0) % share.size != share.index) continue;
-    const Manifest::File& file = manifest.files[static_cast<std::size_t>(i)];
+  for (const Manifest::File& file : manifest.files) {
+    if (names && !names->contains(file.name)) continue;
     const fs::path path = step_dir / file.name;
-    if (std::string size = size_problem(path, file.bytes); !size.empty()) {
-      problems.push_back(std::move(size));
-    } else if (check == CheckFiles::digests) {
+    std::string problem = size_problem(path, file.bytes);
+    if (problem.empty() && check == CheckFiles::digests) {
       try {
-        Sha256 hash;
-        const std::unique_ptr<FileCheck> format_check = format_of(manifest).make_check();
-        read_chunks(path, [&](std::string_view chunk) {
-          hash.update(chunk.data(), chunk.size());
-          if (format_check) format_check->scan(chunk);
-        });
-        if (to_hex(hash.finish()) != file.sha256)
-          problems.push_back(path.string() + " is damaged: its SHA-256 is not the manifest's");
-        else if (std::string problem = format_check ? format_check->problem(path) : ""; !problem.empty())
-          problems.push_back(std::move(problem));
+        problem = digest_problem(path, manifest, file, nullptr);
       } catch (const InputError& e) {
-        problems.push_back(e.what());
+        problem = e.what();
       }
     }
+    if (!problem.empty()) problems.push_back(std::move(problem));
   }
   return problems;
+}
+
+std::string content_problem(const fs::path& step_dir, const Manifest& manifest, const Manifest::File& file,
+                            std::string_view content) {
+  return digest_problem(step_dir / file.name, manifest, file, &content);
+}
+
+DigestCounts& digest_counts() {
+  static DigestCounts counts;
+  return counts;
+}
+
+std::set<std::string> shard_share(const Manifest& manifest, int index, int size) {
+  const std::string index_name = format_of(manifest).index_name();
+  std::set<std::string> names;
+  int shard = 0;
+  for (const Manifest::File& file : manifest.files)
+    if (file.name != index_name && shard++ % size == index) names.insert(file.name);
+  return names;
 }
 
 fs::path checkpoints_of(const fs::path& run_dir) {

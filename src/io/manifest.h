@@ -2,10 +2,12 @@
 // last. Readers verify the files with it before anything else opens them.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/tensor.h"
@@ -42,18 +44,28 @@ std::string size_problem(const std::filesystem::path& path, Index expected);
 
 // Returns a message for each missing or damaged file of the manifest. CheckFiles::sizes compares
 // sizes alone, which is enough if the folder was verified before.
-// share: checks only the files of this one of `size` equal shares. Index and first shard are in the
-// first one.
+// names: checks only these files. nullptr means all.
 enum class CheckFiles { sizes, digests };
-struct FileShare {
-  int index = 0, size = 1;
-};
 std::vector<std::string> file_problems(const std::filesystem::path& step_dir, const Manifest& manifest,
-                                       CheckFiles check, FileShare share = {});
+                                       CheckFiles check, const std::set<std::string>* names = nullptr);
+// Returns the message for a file of which `content` was read; "" if that is the file of the
+// manifest, and if a reader may open it.
+std::string content_problem(const std::filesystem::path& step_dir, const Manifest& manifest, const Manifest::File& file,
+                            std::string_view content);
+
+// Returns the shards of the manifest that are in block `index` of `size` equal shares.
+std::set<std::string> shard_share(const Manifest& manifest, int index, int size);
 
 // Returns the names in a folder; empty if it does not exist.
 // Throws InputError if it cannot be read.
 std::set<std::string> names_in(const std::filesystem::path& folder);
+
+// Number and bytes of the files whose digests this process has computed to verify checkpoints.
+// Tests limit them.
+struct DigestCounts {
+  std::uint64_t files = 0, bytes = 0;
+};
+DigestCounts& digest_counts();
 
 // Conversions between RUN, RUN/checkpoints, step names ("step-00000200") and steps.
 std::filesystem::path checkpoints_of(const std::filesystem::path& run_dir);

@@ -136,16 +136,13 @@ ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layou
 }
 
 void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read, WeightRanges ranges) {
-  const auto read = [&](const ParamSlice& p, Range local) {
-    if (is_read && !is_read(*p.spec)) return;
-    read_values(source, p, local, [&](Index first, std::span<const float> values) { set_values(p, first, values); });
-  };
-  for (const GroupLayout& group : layout_.groups) {
-    if (ranges == WeightRanges::owned)
-      for (const OwnedRange& range : owned_ranges(group)) read(*range.slice, range.local);
-    else
-      for (const ParamSlice& p : group.slices) read(p, {0, p.box.elements()});
-  }
+  for (const GroupLayout& group : layout_.groups)
+    for (const OwnedRange& range : weight_ranges(group, ranges)) {
+      const ParamSlice& p = *range.slice;
+      if (is_read && !is_read(*p.spec)) continue;
+      read_values(source, p, range.local,
+                  [&](Index first, std::span<const float> values) { set_values(p, first, values); });
+    }
 }
 
 void gather_weights(const Mesh& mesh, ParamStore& store) {

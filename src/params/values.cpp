@@ -55,6 +55,13 @@ void read_values(ValueSource& source, const ParamSlice& slice, Range local,
   }
 }
 
+std::vector<OwnedRange> weight_ranges(const GroupLayout& group, WeightRanges ranges) {
+  if (ranges == WeightRanges::owned) return owned_ranges(group);
+  std::vector<OwnedRange> all;
+  for (const ParamSlice& p : group.slices) all.push_back({&p, {0, p.box.elements()}, p.range()});
+  return all;
+}
+
 std::vector<Box> global_boxes(const ParamSlice& slice, Range local) {
   const std::vector<Index>& logical = slice.spec->physical_to_logical;
   std::vector<Box> boxes;

@@ -36,6 +36,9 @@ constexpr Index chunk_elements = Index{1} << 22;
 void read_values(ValueSource& source, const ParamSlice& slice, Range local,
                  const std::function<void(Index first, std::span<const float> values)>& visit);
 
+// Returns these ranges of a group's weights, in order.
+std::vector<OwnedRange> weight_ranges(const GroupLayout& group, WeightRanges ranges);
+
 // Returns the boxes of the global parameter that the range `local` of a slice's box covers, in
 // order. Experts are logical ones (ParamSpec::physical_to_logical).
 std::vector<Box> global_boxes(const ParamSlice& slice, Range local);

@@ -345,7 +345,7 @@ class TrainingChecks {
       const auto saved = training->weights();
       training->train_to(steps, progress(check));
 
-      const fs::path path = resolve_checkpoint(world_, run_folder_, nullptr);
+      const fs::path path = resolve_checkpoint(world_, run_folder_, nullptr).path();
       const auto resumed = start(world_, layout, device_);
       agree_on_errors(world_, [&] { resumed->load(path); });
       for (const auto& [parameter, values] : resumed->weights())

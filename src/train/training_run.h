@@ -57,6 +57,10 @@ class TrainingRun {
   // Compares the tokenizer of the data with that of the checkpoint that training starts from, on
   // rank 0.
   void check_data(const std::filesystem::path& checkpoint, const TrainState& saved_state);
+  // Weights that each rank reads of a checkpoint.
+  static constexpr WeightRanges read_ranges = WeightRanges::owned;
+  // Returns the function that names the shards which load() or start_from() reads.
+  NeededShards shards_to_read(Load what);
   // Continues the run from one of its checkpoints.
   void load(const CheckpointFolder& checkpoint);
   // Starts from another run's weights; all other state is new.

@@ -55,11 +55,11 @@ Index TrainingRun::load_before(Index step) {
   from = world_.max(from);
   std::vector<std::string> warnings;
   if (from >= 0) {
-    const CheckpointFolder checkpoint(world_, resume_checkpoint(world_, dir_, from, &warnings));
+    const CheckpointFolder checkpoint = resume_checkpoint(world_, dir_, from, &warnings, shards_to_read(Load::all));
     agree_on_errors(world_, [&] { check_same_model(checkpoint); });
     load(checkpoint);
   } else if (!config_.run.init_from.empty()) {
-    start_from(CheckpointFolder(world_, resolve_checkpoint(world_, config_.run.init_from, &warnings)));
+    start_from(resolve_checkpoint(world_, config_.run.init_from, &warnings, shards_to_read(Load::weights)));
   } else {
     engine_.store().initialize(config_.train.seed);
   }

@@ -58,6 +58,10 @@ void TrainingRun::lock_folder() {
               std::strerror(errno));
 }
 
+NeededShards TrainingRun::shards_to_read(Load what) {
+  return shards_to_load(engine_.store(), what, read_ranges);
+}
+
 bool TrainingRun::prepare_folder() {
   agree_on_errors(world_, [&] { lock_folder(); });
   const bool reads = reads_itself(world_, dir_);
@@ -70,23 +74,23 @@ bool TrainingRun::prepare_folder() {
       bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir", dir_.string());
   });
   std::vector<std::string> warnings;
-  fs::path path;
-  if (config_.run.resume) path = resume_checkpoint(world_, dir_, config_.run.resume_step, &warnings);
-  const bool resumed = !path.empty();
-  fs::path init;
-  if (!resumed && !config_.run.init_from.empty()) init = resolve_checkpoint(world_, config_.run.init_from, &warnings);
+  CheckpointFolder checkpoint = fs::path();
+  if (config_.run.resume)
+    checkpoint = resume_checkpoint(world_, dir_, config_.run.resume_step, &warnings, shards_to_read(Load::all));
+  const bool resumed = !checkpoint.path().empty();
+  if (!resumed && !config_.run.init_from.empty())
+    checkpoint = resolve_checkpoint(world_, config_.run.init_from, &warnings, shards_to_read(Load::weights));
+  const fs::path& from = checkpoint.path();
   print(warnings);
-  const fs::path& from = resumed ? path : init;
-  const CheckpointFolder checkpoint = from.empty() ? from : CheckpointFolder(world_, from);
   agree_on_errors(world_, [&] {
     if (resumed) check_same_model(checkpoint);
-    if (!resumed && init.empty() && config_.train.lora_rank > 0)
+    if (from.empty() && config_.train.lora_rank > 0)
       bad_input("train.lora_rank = {} trains adapters of a model that exists: set run.init_from to its run",
                 config_.train.lora_rank);
   });
   if (resumed)
     load(checkpoint);
-  else if (!init.empty())
+  else if (!from.empty())
     start_from(checkpoint);
   else
     engine_.store().initialize(config_.train.seed);
@@ -135,7 +139,7 @@ void TrainingRun::load(const CheckpointFolder& checkpoint) {
   TrainState saved_state;
   Config before;
   agree_on_errors(world_, [&] {
-    load_checkpoint(checkpoint, engine_.store(), Load::all, WeightRanges::owned);
+    load_checkpoint(checkpoint, engine_.store(), Load::all, read_ranges);
     saved_state = read_state(checkpoint);
     before = parse_config(saved_state.config, path.string());
     trainer_.set_progress(saved_state.step, saved_state.samples, saved_state.tokens);
@@ -191,7 +195,7 @@ void TrainingRun::start_from(const CheckpointFolder& checkpoint) {
     check_data(path, saved_state);
     // Adapters, and indexers that the checkpoint may lack.
     if (config_.train.lora_rank > 0 || config_.num_indexers() > 0) engine_.store().initialize(config_.train.seed);
-    load_checkpoint(checkpoint, engine_.store(), Load::weights, WeightRanges::owned);
+    load_checkpoint(checkpoint, engine_.store(), Load::weights, read_ranges);
     if (config_.moe.bias_update_rate > 0 && !saved_state.router_bias.empty())
       engine_.set_router_bias(saved_state.router_bias);
     if (!saved_state.batch_norm_averages.empty()) engine_.set_batch_norm_averages(saved_state.batch_norm_averages);

@@ -77,7 +77,9 @@ int run(int argc, char** argv) {
   std::set<int> needed;
   const CheckpointFormat& format = *checkpoint_formats().front();
   Manifest manifest{1, {}};
-  const auto add_file = [&](const std::string& name, Index bytes) { manifest.files.push_back({name, bytes, ""}); };
+  const auto add_file = [&](const std::string& name, Index bytes, const std::string& sha256 = "") {
+    manifest.files.push_back({name, bytes, sha256});
+  };
   for (int writer = 0; writer < ranks; ++writer) {
     const FlatLayout flat = flat_layout(specs, writers, coord_of(writers, writer));
     const ShardContents contents{
@@ -93,7 +95,8 @@ int run(int argc, char** argv) {
     add_file(format.shard_name(writer), bytes);
   }
   double started = seconds_now();
-  add_file(format.index_name(), write_index(format, dir, state, specs, kinds, mappings).bytes);
+  const WrittenFile index = write_index(format, dir, state, specs, kinds, mappings);
+  add_file(format.index_name(), index.bytes, to_hex(index.sha256));
   fmt::print("{} ranks, {} parameters: index of {:.1f} MB, written in {:.2f} s\n", ranks, specs.size(),
              static_cast<double>(manifest.files.back().bytes) / 1e6, seconds_now() - started);
   write_file(dir / manifest_name, to_text(manifest));
@@ -108,6 +111,9 @@ int run(int argc, char** argv) {
   started = seconds_now();
   check_parameters(checkpoint, specs);
   fmt::print("check_parameters: {:.3f} s\n", seconds_now() - started);
+  started = seconds_now();
+  const std::size_t shards = shards_to_load(store, Load::all, WeightRanges::owned)(checkpoint).size();
+  fmt::print("shards_to_load: {:.3f} s, {} shards\n", seconds_now() - started, shards);
   const std::uint64_t before = file_activity().opened;
   started = seconds_now();
   load_checkpoint(checkpoint, store, Load::all, WeightRanges::owned);

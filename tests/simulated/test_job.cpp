@@ -53,6 +53,7 @@ memory_check = digest
 struct Counted {
   FileCounts files;
   std::map<int, GroupCounts> groups;
+  DigestCounts digests;  // of files of a checkpoint that the rank verifies
 };
 
 // The folder of a job, and its ranks.
@@ -85,13 +86,14 @@ class Job {
     const std::unique_ptr<Comm> world = make_simulated_world(job_, rank);
     text_ = folder_.path().string();
     count_files(text_.c_str());
+    digest_counts() = {};
     CommandLine line{
         *world,
         {(folder_.path() / "config.ini").string(), "--quiet", "--data.path=" + (folder_.path() / "data").string(),
          fmt::format("--train.global_batch={}", layout_.dp()), fmt::format("--train.steps={}", steps),
          fmt::format("--run.resume={}", resume)}};
     EXPECT_EQ(train_command(line), 0);
-    return {file_counts(), job_.counts};
+    return {file_counts(), job_.counts, digest_counts()};
   }
 
   // Moves the shard of another rank into a checkpoint of which rank 0 has written its own files.
@@ -155,12 +157,21 @@ Ran run_job(int ranks, const std::vector<int>& others) {
 struct Bounds {
   Index opens, statuses;  // of files below the job's folder
   Index calls, bytes;     // of collectives of a group
+  DigestCounts digests;   // of the index, and of shards that the rank reads
 };
-constexpr Bounds of_rank_0{60, 100, 120, Index{40} << 20}, of_other{9, 10, 120, Index{40} << 20};
+constexpr Index max_bytes = Index{40} << 20;
+constexpr int first_of_machine = 8;  // a rank with values of its own, so that it reads its shard
+constexpr Bounds of_rank_0{60, 100, 120, max_bytes, {2, 1 << 20}},
+    of_first_of_machine{20, 40, 120, max_bytes, {1, 64 << 10}}, of_other{9, 10, 120, max_bytes, {0, 0}};
+const Bounds& bounds_of(int rank) {
+  return rank == 0 ? of_rank_0 : rank == first_of_machine ? of_first_of_machine : of_other;
+}
 
 void expect_within(const Bounds& bounds, int ranks, const Counted& counted) {
   EXPECT_LE(counted.files.opens, bounds.opens);
   EXPECT_LE(counted.files.statuses, bounds.statuses);
+  EXPECT_LE(counted.digests.files, bounds.digests.files);
+  EXPECT_LE(counted.digests.bytes, bounds.digests.bytes);
   EXPECT_TRUE(counted.groups.contains(ranks));
   for (const auto& [size, group] : counted.groups) {
     SCOPED_TRACE(fmt::format("group of {} ranks", size));
@@ -175,17 +186,21 @@ void expect_within(const Bounds& bounds, int ranks, const Counted& counted) {
 // of a tree only. The model is small: large sums would go directly to all ranks of a group.
 TEST(SimulatedJob, HasBoundsThatHoldForManyRanks) {
   constexpr int small = 1024, large = 16384;
-  const Ran of_small = run_job(small, {small / 2 + 3, small - 1}),
-            of_large = run_job(large, {large / 2 + 3, large - 1});
+  const Ran of_small = run_job(small, {first_of_machine, small / 2 + 3, small - 1}),
+            of_large = run_job(large, {first_of_machine, large / 2 + 3, large - 1});
   for (const auto phase : {&Ran::started, &Ran::resumed}) {
     const std::map<int, Counted>&few = of_small.*phase, &many = of_large.*phase;
     for (auto a = few.begin(), b = many.begin(); a != few.end(); ++a, ++b) {
       SCOPED_TRACE(fmt::format("rank {}, {}", b->first, phase == &Ran::started ? "start" : "resume"));
-      const Bounds& bounds = b->first == 0 ? of_rank_0 : of_other;
+      const Bounds& bounds = bounds_of(b->first);
       expect_within(bounds, small, a->second);
       expect_within(bounds, large, b->second);
       EXPECT_EQ(a->second.files.opens, b->second.files.opens);
       EXPECT_EQ(a->second.files.statuses, b->second.files.statuses);
+      EXPECT_EQ(a->second.digests.files, b->second.digests.files);
+      if (phase == &Ran::resumed) {
+        EXPECT_EQ(b->second.digests.files, bounds.digests.files);
+      }
       EXPECT_EQ(a->second.groups.at(small).calls, b->second.groups.at(large).calls);
       // Groups that do not grow have the same calls.
       EXPECT_EQ(a->second.groups.at(2).calls, b->second.groups.at(2).calls);

@@ -97,6 +97,30 @@ TEST(Checkpoint, IsReadByARankFromFewOfManyShards) {
     }
 }
 
+// A rank can load a checkpoint that lacks all other shards, and none that lacks one of these.
+TEST(Checkpoint, NamesTheShardsThatItLoads) {
+  const std::unique_ptr<Device> device = make_cpu();
+  for (const Layout& writer : {Layout{4, 1, 1, 1}, Layout{4, 2, 2, 1}, Layout{4, 4, 1, 2}})
+    for (const Layout& reader : {Layout{}, Layout{4, 1, 1, 1}, Layout{4, 2, 2, 1}, Layout{6, 1, 3, 1}})
+      for (const bool training : {true, false}) {
+        const WeightRanges ranges = training ? WeightRanges::owned : WeightRanges::local;
+        const int rank = reader.ranks / 2;
+        SCOPED_TRACE(fmt::format("{} read by rank {} of {}", writer.str(), rank, reader.str()));
+        const Folder run;
+        const fs::path dir = write_as(run.path(), writer, 1);
+        ParamStore store(*device, odd_specs(), reader, coord_of(reader, rank), training);
+        const std::set<std::string> needed = shards_to_load(store, Load::all, ranges)(dir);
+        for (int r = 0; r < writer.ranks; ++r)
+          if (!needed.contains(shard_name(r))) fs::remove(dir / shard_name(r));
+        load_checkpoint(dir, store, Load::all, ranges);
+        for (const std::string& name : needed) {
+          fs::rename(dir / name, run.path() / "aside");
+          EXPECT_TRUE(has(error_of([&] { load_checkpoint(dir, store, Load::all, ranges); }), name + " is missing"));
+          fs::rename(run.path() / "aside", dir / name);
+        }
+      }
+}
+
 // A rank that has the head of a checkpoint opens neither its manifest nor its index.
 TEST(Checkpoint, IsReadByItsHead) {
   const Folder run;

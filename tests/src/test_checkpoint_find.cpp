@@ -115,7 +115,7 @@ TEST(CheckpointDamage, FindsTheNewestCompleteCheckpoint) {
   EXPECT_TRUE(has(error_of([&] { resolve_checkpoint(checkpoints / "step-123456789", nullptr); }), "is missing"));
 
   std::vector<std::string> collective;
-  EXPECT_EQ(resolve_checkpoint(*trainer.world, run.path(), &collective), checkpoints / "step-00000100");
+  EXPECT_EQ(resolve_checkpoint(*trainer.world, run.path(), &collective).path(), checkpoints / "step-00000100");
   EXPECT_EQ(collective, warnings);
   for (const char* name : {"step-00000100", "step-00000010", "step-00000005"})
     fs::remove(checkpoints / name / manifest_name);
@@ -142,7 +142,7 @@ TEST(CheckpointDamage, IgnoresForeignFiles) {
   load_checkpoint(dir, store);
   EXPECT_EQ(wrong_elements(store), 0);
   fs::remove_all(dir);
-  EXPECT_EQ(resume_checkpoint(*make_comm_self(), run.path(), -1, nullptr), "");
+  EXPECT_EQ(resume_checkpoint(*make_comm_self(), run.path(), -1, nullptr).path(), "");
 }
 
 // The files of a manifest may have the right digests although the index needs other files.
@@ -186,7 +186,7 @@ TEST(CheckpointDamage, RejectsAFolderNamedForAnotherStep) {
   EXPECT_EQ(resolve_checkpoint(run.path(), &warnings), dir);
   EXPECT_TRUE(has(joined(warnings), says));
   const auto world = make_comm_self();
-  EXPECT_EQ(resume_checkpoint(*world, run.path(), -1, nullptr), dir);
+  EXPECT_EQ(resume_checkpoint(*world, run.path(), -1, nullptr).path(), dir);
   EXPECT_TRUE(has(error_of([&] { resume_checkpoint(*world, run.path(), 50, nullptr); }), says));
   fs::rename(copy, run.path() / "the best");  // not the name of a step
   EXPECT_TRUE(verify_checkpoint(run.path() / "the best").empty());
@@ -198,7 +198,7 @@ TEST(CheckpointResume, SkipsCheckpointsWithNonFiniteValues) {
   const Folder run;
   SingleRank trainer;
   const auto resume = [&](Index step, std::vector<std::string>* warnings) {
-    return resume_checkpoint(*trainer.world, run.path(), step, warnings).filename().string();
+    return resume_checkpoint(*trainer.world, run.path(), step, warnings).path().filename().string();
   };
   EXPECT_EQ(resume(-1, nullptr), "");
   EXPECT_TRUE(has(error_of([&] { resume(3, nullptr); }), "2: run.resume_step = 3: " + run.path().string()));
@@ -228,6 +228,26 @@ TEST(CheckpointResume, SkipsCheckpointsWithNonFiniteValues) {
   EXPECT_TRUE(has(error_of([&] { resume(-1, nullptr); }), "holds no whole checkpoint"));
 }
 
+// An older program has not checked its values. The check reads the shards that training does not.
+TEST(CheckpointResume, VerifiesAllShardsOfUncheckedValues) {
+  const std::vector<ParamSpec> specs = {{"tiny", {1}, {Axis::none}, {}, {}, false}};
+  const Folder run;
+  const fs::path dir = write_as(run.path(), Layout{3}, example_state(1), specs), unread = dir / shard_name(2);
+  const std::unique_ptr<Device> device = make_cpu();
+  const ParamStore store(*device, specs, Layout{}, coord_of(Layout{}, 0), true);
+  const std::unique_ptr<Comm> world = make_comm_self();
+  const NeededShards needed = shards_to_load(store, Load::all, WeightRanges::owned);
+  const auto resume = [&] { return error_of([&] { resume_checkpoint(*world, run.path(), 1, nullptr, needed); }); };
+  done(H5Adelete_by_name(RawFile(dir / index_name), "/state", finite_attribute, H5P_DEFAULT));
+  seal(dir, 1);
+  EXPECT_EQ(resume(), "");
+  std::string content = read_file(unread);
+  content.back() = static_cast<char>(content.back() ^ 1);
+  fs::remove(unread);
+  write_file(unread, content);
+  EXPECT_TRUE(has(resume(), unread.string() + " is damaged")) << resume();
+}
+
 TEST(CheckpointResume, SetsNewerCheckpointsAside) {
   const Folder run;
   SingleRank trainer;
@@ -241,7 +261,7 @@ TEST(CheckpointResume, SetsNewerCheckpointsAside) {
   for (const char* name : {"step-00000004.abandoned", "step-00000005.abandoned", "step-00000005.abandoned-2"})
     EXPECT_TRUE(verify_checkpoint(checkpoints / name).empty()) << name;
   std::vector<std::string> warnings;  // the abandoned folders are not foreign
-  EXPECT_EQ(resume_checkpoint(*trainer.world, run.path(), -1, &warnings).filename(), step_name(3));
+  EXPECT_EQ(resume_checkpoint(*trainer.world, run.path(), -1, &warnings).path().filename(), step_name(3));
   EXPECT_EQ(joined(warnings), "");
 
   // Folders set aside stay as long as a checkpoint of their step would: until all that stay are

@@ -405,7 +405,8 @@ TEST(ForgedGlobalHeap, IsRejectedBeforeTheLibraryOpensIt) {
     write_file(index, forged);
     seal(dir, 200);
     for (const std::string& error :
-         {joined(verify_checkpoint(dir)), error_of([&] { resolve_checkpoint(dir, nullptr); })})
+         {joined(verify_checkpoint(dir)), error_of([&] { resolve_checkpoint(dir, nullptr); }),
+          error_of([&] { resolve_checkpoint(*make_comm_self(), dir, nullptr); })})
       EXPECT_TRUE(has(error, "index.h5 is damaged: the global heap at byte " + std::to_string(heap)))
           << c.what << ": " << error;
   }
@@ -470,7 +471,7 @@ TEST(ForgedGlobalHeap, ChecksNestedHeapsInBoundedTime) {
   const fs::path file = folder.write("x.h5", bytes);
   GlobalHeaps heaps;
   for (std::size_t at = 0; at < bytes.size(); at += 777) heaps.scan(std::string_view(bytes).substr(at, 777));
-  EXPECT_TRUE(has(heaps.problem(file), "does not end where it should"));
+  EXPECT_TRUE(has(heaps.problem(file, nullptr), "does not end where it should"));
 }
 
 // The check of the heaps reads lengths of 8 bytes.

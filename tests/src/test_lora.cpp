@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "src/config/lora_targets.h"
 #include "src/evaluate/evaluate.h"
@@ -15,6 +16,7 @@
 #include "src/params/lora.h"
 #include "src/train/memory.h"
 #include "src/train/trainer.h"
+#include "tests/src/checkpoint_fixture.h"
 #include "tests/src/golden_gradient.h"
 #include "tests/src/golden_model.h"
 #include "tests/src/two_domains.h"
@@ -193,6 +195,34 @@ TrainState lora_state(const Config& config, Trainer& trainer) {
   state.config = to_ini(config);
   state.vocab = 37;
   return state;
+}
+
+// A rank that reads merged weights reads adapters from other shards than the weights.
+TEST(Lora, NamesTheShardsOfMergedAdapters) {
+  const Config config = lora_config();
+  TrainState state = test::example_state(1);
+  state.config = to_ini(config);
+  const Layout layout{4};
+  const std::unique_ptr<Device> device = make_cpu();
+  std::size_t shards = 0, without_adapters = 0;
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    const TempFolder folder;
+    const fs::path step = test::write_as(folder.path(), layout, state, param_specs(config, 37));
+    ParamStore store(*device, param_specs(without_lora(config), 37), layout, coord_of(layout, rank), false);
+    const std::set<std::string> needed = shards_to_load(store, Load::all, WeightRanges::owned)(step);
+    for (int r = 0; r < layout.ranks; ++r)
+      if (!needed.contains(test::shard_name(r))) fs::remove(step / test::shard_name(r));
+    load_checkpoint(step, store, Load::all, WeightRanges::owned);
+    shards += needed.size();
+    std::set<std::string> of_weights;
+    const OpenCheckpoint checkpoint = open_checkpoint(step);
+    for (const GroupLayout& group : store.layout().groups)
+      for (const OwnedRange& range : owned_ranges(group))
+        for (const Box& box : global_boxes(*range.slice, range.local))
+          checkpoint.reader->add_files(params_prefix + range.slice->spec->name, box, of_weights);
+    without_adapters += of_weights.size();
+  }
+  EXPECT_GT(shards, without_adapters);
 }
 
 TEST(Lora, TrainsAdaptersAloneAndResumes) {

@@ -103,6 +103,8 @@ class CheckpointReader {
   virtual void read(const std::string& name, const Box& box, void* data) = 0;
   // Reads like read(), but throws InputError if the tensor is sharded.
   virtual void read_unsharded(const std::string& name, const Box& box, void* data) = 0;
+  // Adds the names of the files that read() of this box opens. Opens no shard itself.
+  virtual void add_files(const std::string& name, const Box& box, std::set<std::string>& files) = 0;
   // Returns the names of the files that the index maps to tensors, listed in the manifest or not.
   virtual std::set<std::string> mapped_files() = 0;
 };
@@ -115,7 +117,8 @@ class FileCheck {
   // Reads the next bytes of the file.
   virtual void scan(std::string_view chunk) = 0;
   // Returns an error message; empty if a reader may open the file.
-  virtual std::string problem(const std::filesystem::path& file) const = 0;
+  // content: the file's bytes; nullptr if they are read from the file
+  virtual std::string problem(const std::filesystem::path& file, const std::string_view* content) const = 0;
 };
 
 // A row of the table of formats (src/io/checkpoint_formats.cpp).

@@ -109,11 +109,13 @@ void GlobalHeaps::scan(std::string_view chunk) {
   tail_.erase(0, tail_.size() - std::min(tail_.size(), signature.size() - 1));
 }
 
-std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
+std::string GlobalHeaps::problem(const std::filesystem::path& file, const std::string_view* content) const {
   if (begins_.empty()) return "";
-  std::ifstream in(file, std::ios::binary);
+  std::ifstream in;
+  if (!content) in.open(file, std::ios::binary);
   if (!in) return fmt::format("{} cannot be read", file.string());
   const auto read = [&](std::uint64_t at, void* out, std::uint64_t bytes) {
+    if (content) return at <= content->size() && content->copy(static_cast<char*>(out), bytes, at) == bytes;
     in.seekg(static_cast<std::streamoff>(at));
     return static_cast<bool>(in.read(static_cast<char*>(out), static_cast<std::streamsize>(bytes)));
   };
@@ -145,9 +147,9 @@ std::string GlobalHeaps::problem(const std::filesystem::path& file) const {
                              begin);
         if (check == Check::sizes) --objects_left;
         if (check == Check::contents && object.index != 0) {
-          std::string content(object.bytes > bytes_left ? 0 : object.bytes, '\0');
-          bytes_left -= content.size();
-          if (!read(begin + at + header_bytes, content.data(), content.size()) || !are_mappings(content))
+          std::string mappings(object.bytes > bytes_left ? 0 : object.bytes, '\0');
+          bytes_left -= mappings.size();
+          if (!read(begin + at + header_bytes, mappings.data(), mappings.size()) || !are_mappings(mappings))
             return fmt::format("{} is damaged: object {} of the global heap at byte {} holds no mappings of a dataset",
                                file.string(), object.index, begin);
         }

@@ -21,7 +21,7 @@ class GlobalHeaps final : public FileCheck {
   // Records the heaps in the next chunk of the file.
   void scan(std::string_view chunk) override;
   // Checks the recorded heaps. Returns an error message; empty if all heaps are valid.
-  std::string problem(const std::filesystem::path& file) const override;
+  std::string problem(const std::filesystem::path& file, const std::string_view* content) const override;
 
  private:
   std::string tail_;  // last bytes of the previous chunks

@@ -129,6 +129,11 @@ class Hdf5CheckpointReader final : public CheckpointReader {
     opened(name).dataset.read(box, data);
   }
 
+  void add_files(const std::string& name, const Box& box, std::set<std::string>& files) override {
+    const OpenTensor& tensor = opened(name);
+    mapping_counts().compared += static_cast<std::uint64_t>(
+        tensor.boxes.find(box, [&](std::size_t i) { files.insert(tensor.dataset.mappings()[i].file); }));
+  }
   std::set<std::string> mapped_files() override {
     std::set<std::string> files;
     for (const std::string& name : index_.datasets()) {
