@@ -252,14 +252,24 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
       world,
       {{fmt::format("the digest of {}", (path_ / manifest_name).string()), to_hex(sha256(manifest)).substr(0, 16)}},
       "let all ranks read the same checkpoint, from a folder that their hosts share");
+  std::string bytes;  // of all indexes, in the order of index_files()
   agree_on_errors(world, [&] {
     head->manifest = parse_manifest(manifest, path_);
     if (world.rank() != 0) return;
-    const std::string index = format_of(head->manifest).index_name();
-    head->index = read_file(path_ / index, checked_bytes(path_, head->manifest, index));
-    ++file_activity().opened;
+    for (const Manifest::File& file : index_files(head->manifest)) {
+      const std::string index = read_file(path_ / file.name, checked_bytes(path_, head->manifest, file.name));
+      if (std::ssize(index) != file.bytes)
+        bad_input("{} has changed while it was read: use another checkpoint", (path_ / file.name).string());
+      ++file_activity().opened;
+      bytes += index;
+    }
   });
-  head->index = broadcast_text(world, head->index, 0);
+  bytes = broadcast_text(world, bytes, 0);
+  std::size_t at = 0;
+  for (const Manifest::File& file : index_files(head->manifest)) {
+    head->indexes[file.name] = bytes.substr(at, static_cast<std::size_t>(file.bytes));
+    at += static_cast<std::size_t>(file.bytes);
+  }
   head_ = head;
 }
 

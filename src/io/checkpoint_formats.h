@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "src/io/checkpoint_folder.h"
 #include "src/io/format/checkpoint_format.h"
@@ -16,6 +18,10 @@ std::span<const CheckpointFormat* const> checkpoint_formats();
 
 // Returns the format whose index the manifest lists; the first format if it lists no index.
 const CheckpointFormat& format_of(const Manifest& manifest);
+
+// Returns the index and the linked indexes of the manifest. The index is first, and has 0 bytes if
+// the manifest does not list it.
+std::vector<Manifest::File> index_files(const Manifest& manifest);
 
 // Returns the number of bytes of a file of the checkpoint. Throws InputError unless the manifest
 // lists the file and it has this size.

@@ -11,52 +11,17 @@
 #include "dist/runtime.h"
 #include "src/io/checkpoint_saver.h"
 #include "tests/mpi_world.h"
-#include "tests/src/checkpoint_fixture.h"
+#include "tests/src/mpi_checkpoint.h"
 
 namespace sy {
 namespace {
 
 using namespace test;
 
-// A folder that all ranks share. Rank 0 removes it after all ranks have finished.
-struct SharedFolder {
-  std::unique_ptr<Folder> owner;
-  fs::path path;
-  SharedFolder() {
-    char name[256] = {};
-    if (world().rank() == 0) {
-      owner = std::make_unique<Folder>();
-      owner->path().string().copy(name, sizeof name - 1);
-    }
-    world().broadcast(view_of(reinterpret_cast<std::uint8_t*>(name), {sizeof name}), 0);
-    path = name;
-  }
-  ~SharedFolder() { world().barrier(); }
-};
-
-std::vector<Layout> layouts_of(int ranks) {
-  std::vector<Layout> layouts;
-  for (int tp : {1, 2, 4})
-    for (int ep : {1, 2, 4})
-      for (int etp : {1, 2})
-        if (ranks % tp == 0 && ranks % (ep * etp) == 0) layouts.push_back({ranks, tp, ep, etp});
-  return layouts;
-}
-
-struct Rank {
-  Layout layout;
-  std::unique_ptr<Device> device = make_cpu();
-  ParamStore store{*device, odd_specs(), layout, coord_of(layout, world().rank()), true};
-  explicit Rank(const Layout& l) : layout(l) {}
-  void save(const fs::path& run, Index step, Index keep = 0) {
-    save_checkpoint(world(), run, example_state(step), store, {.keep = keep});
-  }
-};
-
 // Rank 0 alone opens the index, whatever a rank then reads of the training state.
 TEST(MpiCheckpoint, HasItsIndexFromRankZero) {
   const SharedFolder run;
-  Rank rank(layouts_of(world().size()).front());
+  CheckpointRank rank(checkpoint_layouts(world().size()).front());
   fill(rank.store);
   rank.save(run.path, 7);
   const fs::path dir = resolve_checkpoint(world(), run.path, nullptr);
@@ -70,16 +35,16 @@ TEST(MpiCheckpoint, HasItsIndexFromRankZero) {
 }
 
 TEST(MpiCheckpoint, ReadsEveryLayoutOnEveryOther) {
-  const std::vector<Layout> layouts = layouts_of(world().size());
+  const std::vector<Layout> layouts = checkpoint_layouts(world().size());
   for (const Layout& writer : layouts) {
     const SharedFolder run;
-    Rank rank(writer);
+    CheckpointRank rank(writer);
     fill(rank.store);
     rank.save(run.path, 7);
     const fs::path dir = resolve_checkpoint(world(), run.path, nullptr);
     EXPECT_EQ(dir, checkpoints_of(run.path) / step_name(7));
     for (const Layout& reader : layouts) {
-      Rank other(reader);
+      CheckpointRank other(reader);
       load_checkpoint(dir, other.store);
       EXPECT_EQ(wrong_elements(other.store), 0) << writer.str() << " read by " << reader.str();
     }
@@ -98,7 +63,7 @@ TEST(MpiCheckpoint, ReadsEveryLayoutOnEveryOther) {
 }
 
 TEST(MpiCheckpoint, SaveFailsOnAllRanksIfOneFails) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   fill(rank.store);
   for (int faulty = 0; faulty < world().size(); ++faulty)
     for (const char* point : {"create", "write /params/embedding.weight", "close", "sync"}) {
@@ -128,7 +93,7 @@ TEST(MpiCheckpoint, SaveFailsOnAllRanksIfOneFails) {
 }
 
 TEST(MpiCheckpoint, RejectsANonFiniteValueOfOneRank) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   for (const char* tensor :
        {"/params/layers.0.moe.experts.down.weight", "/optimizer/v/layers.0.moe.experts.down.weight"}) {
     const SharedFolder run;
@@ -160,9 +125,9 @@ SavedCheckpoint poll_to_the_end(CheckpointSaver& saver, const Retention& retenti
 
 // The values change as soon as start() returns. The files are those of a synchronous save.
 TEST(MpiCheckpoint, AsynchronousSavesWriteTheSameFiles) {
-  for (const Layout& layout : {layouts_of(world().size()).front(), layouts_of(world().size()).back()}) {
+  for (const Layout& layout : {checkpoint_layouts(world().size()).front(), checkpoint_layouts(world().size()).back()}) {
     const SharedFolder run, expected;
-    Rank rank(layout);
+    CheckpointRank rank(layout);
     fill(rank.store);
     rank.save(expected.path, 3);
     CheckpointSaver saver(world(), run.path, true);
@@ -193,7 +158,7 @@ TEST(MpiCheckpoint, AsynchronousSavesWriteTheSameFiles) {
 
 // The writer of one rank fails, or the commit of rank 0. All ranks learn it between steps.
 TEST(MpiCheckpoint, FailureOfAWriterReachesAllRanks) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   fill(rank.store);
   for (int faulty = 0; faulty < world().size(); ++faulty)
     for (const std::string& file : {shard_name(faulty), std::string(manifest_name)}) {
@@ -223,7 +188,7 @@ TEST(MpiCheckpoint, FailureOfAWriterReachesAllRanks) {
 // A writer that is slow on one rank holds up the commit, and nothing else.
 TEST(MpiCheckpoint, PollDoesNotWaitForASlowWriter) {
   const SharedFolder run;
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   fill(rank.store);
   rank.save(run.path, 1);
   const int slow = world().size() - 1;
@@ -246,7 +211,7 @@ TEST(MpiCheckpoint, PollDoesNotWaitForASlowWriter) {
 // An object that is destroyed while its thread writes leaves what a killed process leaves.
 TEST(MpiCheckpoint, DestroyedSaverCommitsNothing) {
   const SharedFolder run;
-  Rank rank({world().size(), 1, 1, 1});
+  CheckpointRank rank({world().size(), 1, 1, 1});
   fill(rank.store);
   rank.save(run.path, 1);
   {
@@ -262,7 +227,7 @@ TEST(MpiCheckpoint, DestroyedSaverCommitsNothing) {
 }
 
 TEST(MpiCheckpoint, CopyFindsANonFiniteValueOfOneRank) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const SharedFolder run;
     fill(rank.store);
@@ -280,7 +245,7 @@ TEST(MpiCheckpoint, CopyFindsANonFiniteValueOfOneRank) {
 
 // Each rank verifies a share of the files. A damaged file of any of them is found.
 TEST(MpiCheckpoint, ResumeFindsDamageInAnyFile) {
-  Rank rank({world().size(), 1, 1, 1});
+  CheckpointRank rank({world().size(), 1, 1, 1});
   fill(rank.store);
   std::vector<std::string> files = {index_name, manifest_name};
   for (int r = 0; r < world().size(); ++r) files.push_back(shard_name(r));
