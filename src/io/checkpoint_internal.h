@@ -84,8 +84,9 @@ std::string first_not_finite(const CheckpointTensors& tensors);
 // Returns the same for the weights and the optimizer state that `rank` writes of its store.
 std::string first_not_finite(const ParamStore& store, int rank);
 
-// Each mapping takes about 60 us to write, so that an index of so many takes half a second.
 constexpr Index default_mappings_per_index = 8192;
+// First value of ShardContents::mappings_per_index. Tests lower it.
+inline Index first_mappings_per_index = default_mappings_per_index;
 
 // Source of the tensors that write_shard writes for one rank.
 struct ShardContents {
@@ -99,7 +100,7 @@ struct ShardContents {
   // that a cache holds, so that the check does not read it again.
   Index copied_at_once = chunk_elements;
   // Number of mappings from which on a save begins another linked index.
-  Index mappings_per_index = default_mappings_per_index;
+  Index mappings_per_index = first_mappings_per_index;
   // Sum of the values when they were copied. Empty if read() reads no copy.
   std::optional<ValueSum> copied_sum{};
 };

@@ -115,11 +115,13 @@ int run(int argc, char** argv) {
   });
   double slowest = 0;
   Index bytes = 0, most_received = 0;
-  for (int number = 1; number <= plan.linked(); ++number) {
-    const std::vector<std::string>& received = mappings[static_cast<std::size_t>(number - 1)];
+  for (const std::vector<std::string>& received : mappings) {
     Index size = 0;
     for (const std::string& text : received) size += std::ssize(text);
     most_received = std::max(most_received, size);
+  }
+  for (int number = 1; number <= plan.linked(); ++number) {
+    const std::vector<std::string>& received = mappings[static_cast<std::size_t>(number - 1)];
     const double begin = seconds_now();
     const WrittenFile linked = write_linked_index(format, dir, specs, kinds, plan, number, received);
     slowest = std::max(slowest, seconds_now() - begin);
@@ -133,9 +135,9 @@ int run(int argc, char** argv) {
              std::accumulate(counts.begin(), counts.end(), Index{0}), static_cast<double>(index.bytes) / 1e6,
              seconds_now() - started);
   add_file(format.index_name(), index);
-  if (plan.linked())
-    fmt::print("{} linked indexes of {:.1f} MB, the slowest written in {:.2f} s from up to {:.2f} MB of mappings\n",
-               plan.linked(), static_cast<double>(bytes) / 1e6, slowest, static_cast<double>(most_received) / 1e6);
+  fmt::print(
+      "{} linked indexes of {:.1f} MB, the slowest written in {:.2f} s; a rank gets up to {:.2f} MB of mappings\n",
+      plan.linked(), static_cast<double>(bytes) / 1e6, slowest, static_cast<double>(most_received) / 1e6);
   write_file(dir / manifest_name, to_text(manifest));
 
   const std::unique_ptr<Device> device = make_cpu();

@@ -44,12 +44,12 @@ TEST(LinkedIndexLayouts, HaveTheTensorsOfOneIndex) {
                    of_one = checkpoints_of(whole.path) / step_name(7);
     EXPECT_EQ(std::ssize(linked_indexes(dir)) > 1, world().size() > 2);
     EXPECT_EQ(linked_indexes(of_one), std::vector<std::string>{});
-    for (const Layout& reader : layouts)
-      for (const bool with_head : {true, false}) {
-        CheckpointRank other(reader);
-        load_checkpoint(with_head ? CheckpointFolder(world(), dir) : CheckpointFolder(dir), other.store);
-        EXPECT_EQ(wrong_elements(other.store), 0) << writer.str() << " read by " << reader.str();
-      }
+    for (const Layout& reader : {layouts.front(), layouts.back()}) {
+      CheckpointRank other(reader);
+      const bool with_head = reader == layouts.front();
+      load_checkpoint(with_head ? CheckpointFolder(world(), dir) : CheckpointFolder(dir), other.store);
+      EXPECT_EQ(wrong_elements(other.store), 0) << writer.str() << " read by " << reader.str();
+    }
     if (world().rank() == 0) {
       for (const TensorDifference& d : diff_checkpoints(dir, of_one)) EXPECT_TRUE(d.bitwise_equal) << d.name;
       const Folder simulated;
