@@ -105,8 +105,9 @@ std::string size_problem(const fs::path& path, Index expected) {
 std::vector<std::string> file_problems(const fs::path& step_dir, const Manifest& manifest, CheckFiles check,
                                        FileShare share) {
   std::vector<std::string> problems;
+  const Index indexes = std::ssize(index_files(manifest));  // before the shards
   for (Index i = 0; i < std::ssize(manifest.files); ++i) {
-    if (std::max<Index>(i - 1, 0) % share.size != share.index) continue;
+    if ((i < indexes ? i : i - indexes) % share.size != share.index) continue;
     const Manifest::File& file = manifest.files[static_cast<std::size_t>(i)];
     const fs::path path = step_dir / file.name;
     if (std::string size = size_problem(path, file.bytes); !size.empty()) {

@@ -238,7 +238,7 @@ struct Bounds {
   Index calls, bytes;     // of collectives of a group
 };
 constexpr Bounds of_rank_0{60, 100, 120, Index{40} << 20}, of_other{9, 10, 120, Index{40} << 20},
-    of_writer{15, 16, 120, Index{40} << 20};
+    of_writer{20, 32, 120, Index{40} << 20};
 
 void expect_within(const Bounds& bounds, int ranks, const Counted& counted) {
   EXPECT_LE(counted.files.opens, bounds.opens);
@@ -257,7 +257,7 @@ void expect_within(const Bounds& bounds, int ranks, const Counted& counted) {
 // of a tree only. The model is small: large sums would go directly to all ranks of a group.
 TEST(SimulatedJob, HasBoundsThatHoldForManyRanks) {
   constexpr int small = 1024, large = 16384;
-  first_mappings_per_index = 128;  // the model is small
+  first_mappings_per_index = 200;  // the model is small
   const Ran of_small = run_job(small, {small / 2 + 3, small - 1}),
             of_large = run_job(large, {large / 2 + 3, large - 1});
   ASSERT_GT(of_large.linked_indexes, 2);
