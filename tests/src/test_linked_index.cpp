@@ -207,7 +207,7 @@ TEST(LinkedIndex, MustBeInTheManifest) {
   EXPECT_TRUE(has(joined(unlisted_files(dir)), problem)) << joined(unlisted_files(dir));
   EXPECT_TRUE(has(refusal(dir), problem)) << refusal(dir);
   const CheckpointFolder folder(*make_comm_self(), dir);
-  EXPECT_TRUE(has(error_of([&] { check_parameters(folder, odd_specs()); }), problem));
+  EXPECT_TRUE(has(test::error_of([&] { check_parameters(folder, odd_specs()); }), problem));
 }
 
 TEST(LinkedIndex, IsDeletedWithItsCheckpoint) {
@@ -219,7 +219,7 @@ TEST(LinkedIndex, IsDeletedWithItsCheckpoint) {
     write_file(checkpoints / "step-00000300.tmp" / name, "half");
   SingleRank trainer;
   EXPECT_EQ(joined(trainer.save(run.path(), 400, 1)), "");
-  EXPECT_EQ(files_in(checkpoints), (std::vector<fs::path>{checkpoints / step_name(400)}));
+  EXPECT_EQ(test::files_in(checkpoints), (std::vector<fs::path>{checkpoints / step_name(400)}));
 }
 
 // ---- forged links ----
@@ -316,7 +316,7 @@ TEST_P(ForgedLinks, AreRejected) {
   const CheckpointFolder folder(*make_comm_self(), dir);
   const std::unique_ptr<Device> device = make_cpu();
   ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
-  for (const std::string& error : {refusal(dir), error_of([&] {
+  for (const std::string& error : {refusal(dir), test::error_of([&] {
                                      read_state(folder);
                                      load_checkpoint(folder, store);
                                    })}) {
