@@ -213,10 +213,11 @@ void Comm::all_gather(ConstView in, View out) {
   do_all_gather(in, out);
 }
 
-std::vector<std::string> Comm::gather(std::string_view mine) {
-  const CollectiveScope scope(*this, traffic_, Collective::gather, rank() == 0 ? 0 : std::ssize(mine));
-  if (fingerprints_enabled(*this)) check_fingerprints(*this, "a gather");
-  return do_gather(mine);
+std::vector<std::string> Comm::gather(std::string_view mine, int root) {
+  SY_ASSERT(root >= 0 && root < size(), "a gather to rank {} of {}", root, size());
+  const CollectiveScope scope(*this, traffic_, Collective::gather, rank() == root ? 0 : std::ssize(mine));
+  if (fingerprints_enabled(*this)) check_fingerprints(*this, fmt::format("a gather to the group's rank {}", root));
+  return do_gather(mine, root);
 }
 
 void Comm::all_to_all(ConstView in, View out) {

@@ -164,10 +164,10 @@ class Comm {
   // Gathers all ranks' `in` in rank order. Any type.
   // Shapes: in [n], may be block `rank` of `out`; out [size * n].
   void all_gather(ConstView in, View out);
-  // Returns on rank 0 the bytes of all ranks, by rank; on other ranks nothing. Their sizes may
+  // Returns on the root the bytes of all ranks, by rank; on other ranks nothing. Their sizes may
   // differ. They travel in a binary tree: a rank receives two messages from each of at most
   // log2(size) others, rounded up, and sends two.
-  std::vector<std::string> gather(std::string_view mine);
+  std::vector<std::string> gather(std::string_view mine, int root = 0);
   // Sends send[r] rows of `in` to each rank r, and receives receive[r] rows from it.
   // Shapes: in [sum of send, ...], in rank order of the destinations; out [sum of receive, ...], in
   // rank order of the sources. Rows have the same size in `in`, in `out` and on all ranks.
@@ -230,7 +230,7 @@ class Comm {
   virtual Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint after) = 0;
   virtual void do_reduce_scatter(ConstView in, View out, View scratch) = 0;
   virtual void do_all_gather(ConstView in, View out) = 0;
-  virtual std::vector<std::string> do_gather(std::string_view mine) = 0;
+  virtual std::vector<std::string> do_gather(std::string_view mine, int root) = 0;
   virtual Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                                std::span<const Index> receive) = 0;
   // By default, do_all_to_all_v.

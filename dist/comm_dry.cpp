@@ -54,10 +54,11 @@ class CommDry final : public Comm {
   void do_all_gather(ConstView in, View out) override {
     record(Collective::all_gather, in.size_bytes() * (size_ - 1), in.size_bytes() * (size_ - 1), out.size_bytes());
   }
-  std::vector<std::string> do_gather(std::string_view mine) override {
+  std::vector<std::string> do_gather(std::string_view mine, int root) override {
     const Index bytes = std::ssize(mine);
-    record(Collective::gather, rank_ == 0 ? 0 : bytes, rank_ == 0 ? bytes * (size_ - 1) : 0, 0);
-    return std::vector<std::string>(static_cast<std::size_t>(rank_ == 0 ? size_ : 0), std::string(mine));
+    const bool receives = rank_ == root;
+    record(Collective::gather, receives ? 0 : bytes, receives ? bytes * (size_ - 1) : 0, 0);
+    return std::vector<std::string>(static_cast<std::size_t>(receives ? size_ : 0), std::string(mine));
   }
   void do_all_to_all(ConstView in, View out) override {
     const Index block = in.size_bytes() / size_;

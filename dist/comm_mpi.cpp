@@ -182,13 +182,16 @@ class CommMpi final : public Comm {
     gather(x, counts);
   }
 
-  // Calls from(rank) for each child of this rank in the binary tree, then to(rank) for its parent.
-  // The ranks below a child follow those that came before, so that all are visited in rank order.
+  // Calls from(rank) for each child of this rank in the binary tree of a root, then to(rank) for
+  // its parent. The ranks below a child follow those that came before, so that all are visited in
+  // rank order from the root on; rank 0 follows the last rank.
   template <class From, class To>
-  void up_the_tree(From from, To to) {
+  void up_the_tree(int root, From from, To to) {
+    const int own = (rank_ - root + size_) % size_;
+    const auto rank_at = [&](int position) { return (position + root) % size_; };
     for (int bit = 1; bit < size_; bit *= 2) {
-      if (rank_ & bit) return to(rank_ - bit);
-      if (rank_ + bit < size_) from(rank_ + bit);
+      if (own & bit) return to(rank_at(own - bit));
+      if (own + bit < size_) from(rank_at(own + bit));
     }
   }
   void receive_message(int from, void* data, Index bytes) {
@@ -205,6 +208,7 @@ class CommMpi final : public Comm {
   void reduce_in_tree(View x, Reduce op) {
     const Index bytes = x.size_bytes();
     up_the_tree(
+        0,
         [&](int child) {
           std::byte* const received = scratch(bytes);
           receive_message(child, received, bytes);
@@ -215,12 +219,14 @@ class CommMpi final : public Comm {
     broadcast_one(x, 0);
   }
 
-  // A message has the texts of a subtree, in rank order: the size of each, and then its bytes.
-  std::vector<std::string> do_gather(std::string_view mine) override {
+  // A message has the texts of a subtree, in the order of the tree: the size of each, and then its
+  // bytes.
+  std::vector<std::string> do_gather(std::string_view mine, int root) override {
     const Index own = std::ssize(mine);
     std::string texts(reinterpret_cast<const char*>(&own), sizeof own);
     texts += mine;
     up_the_tree(
+        root,
         [&](int child) {
           Index bytes = 0;
           receive_message(child, &bytes, sizeof bytes);
@@ -234,13 +240,14 @@ class CommMpi final : public Comm {
           send_message(parent, texts.data(), bytes);
         });
     std::vector<std::string> all;
-    for (std::size_t at = 0; rank_ == 0 && at < texts.size();) {
+    for (std::size_t at = 0; rank_ == root && at < texts.size();) {
       Index bytes = 0;
       std::memcpy(&bytes, texts.data() + at, sizeof bytes);
       at += sizeof bytes;
       all.push_back(texts.substr(at, static_cast<std::size_t>(bytes)));
       at += static_cast<std::size_t>(bytes);
     }
+    if (rank_ == root) std::rotate(all.begin(), all.end() - root, all.end());  // rank 0 first
     return all;
   }
 

@@ -24,7 +24,7 @@ class CommSelf final : public Comm {
   Work do_reduce(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
   void do_reduce_scatter(ConstView in, View out, View) override { copy(in, out); }
   void do_all_gather(ConstView in, View out) override { copy(in, out); }
-  std::vector<std::string> do_gather(std::string_view mine) override { return {std::string(mine)}; }
+  std::vector<std::string> do_gather(std::string_view mine, int) override { return {std::string(mine)}; }
   Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index>, std::span<const Index>) override {
     for (const auto& [in, out] : buffers) copy(in, out);
     return {};

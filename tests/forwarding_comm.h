@@ -25,7 +25,7 @@ class ForwardingComm : public Comm {
   Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint) override { return inner_->start_reduce(buffers); }
   void do_reduce_scatter(ConstView in, View out, View scratch) override { inner_->reduce_scatter(in, out, scratch); }
   void do_all_gather(ConstView in, View out) override { inner_->all_gather(in, out); }
-  std::vector<std::string> do_gather(std::string_view mine) override { return inner_->gather(mine); }
+  std::vector<std::string> do_gather(std::string_view mine, int root) override { return inner_->gather(mine, root); }
   void do_all_to_all(ConstView in, View out) override { inner_->all_to_all(in, out); }
   Work do_all_to_all_v(std::span<const SendReceive> buffers, std::span<const Index> send,
                        std::span<const Index> receive) override {

@@ -308,7 +308,7 @@ class CommNccl final : public Comm {
       return send_and_receive({&buffer, 1}, rows, rows, on);
     }).wait();
   }
-  std::vector<std::string> do_gather(std::string_view mine) override { return host_->gather(mine); }
+  std::vector<std::string> do_gather(std::string_view mine, int root) override { return host_->gather(mine, root); }
   void do_all_to_all(ConstView in, View out) override {
     size() == 1 ? copy(in, out) : exchange_blocks(Collective::all_to_all, in, out);
   }

@@ -351,6 +351,7 @@ std::string read_verified(const fs::path& step_dir, const Manifest& manifest, co
 CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::move(step_dir)) {
   const auto head = std::make_shared<CheckpointHead>();
   std::string manifest;
+  std::string bytes;  // of all indexes, in the order of index_files()
   agree_on_errors(world, [&] {
     manifest = manifest_text(world, path_);
     head->manifest = parse_manifest(manifest, path_);
@@ -365,9 +366,15 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
   }
   agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
-    head->index = read_verified(path_, head->manifest, format_of(head->manifest).index_name());
+    for (const Manifest::File& file : index_files(head->manifest))
+      bytes += read_verified(path_, head->manifest, file.name);
   });
-  head->index = broadcast_text(world, head->index, 0);
+  bytes = broadcast_text(world, bytes, 0);
+  std::size_t at = 0;
+  for (const Manifest::File& file : index_files(head->manifest)) {
+    head->indexes[file.name] = bytes.substr(at, static_cast<std::size_t>(file.bytes));
+    at += static_cast<std::size_t>(file.bytes);
+  }
   head_ = head;
 }
 

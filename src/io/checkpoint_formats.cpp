@@ -20,6 +20,16 @@ const CheckpointFormat& format_of(const Manifest& manifest) {
   return *checkpoint_formats().front();
 }
 
+std::vector<Manifest::File> index_files(const Manifest& manifest) {
+  const CheckpointFormat& format = format_of(manifest);
+  std::vector<Manifest::File> files = {{format.index_name(), 0, ""}};
+  for (const Manifest::File& file : manifest.files) {
+    if (file.name == files.front().name) files.front() = file;
+    if (format.is_linked_index(file.name)) files.push_back(file);
+  }
+  return files;
+}
+
 const Manifest::File& listed_file(const std::filesystem::path& step_dir, const Manifest& manifest,
                                   const std::string& name) {
   const auto file = std::ranges::find(manifest.files, name, &Manifest::File::name);
@@ -40,7 +50,8 @@ OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {
   const std::shared_ptr<const CheckpointHead>& head = folder.head();
   Manifest manifest = head ? head->manifest : read_manifest(step_dir);
   const auto check_size = [step_dir, manifest](const std::string& name) { checked_bytes(step_dir, manifest, name); };
-  auto reader = format_of(manifest).open(step_dir, head ? &head->index : nullptr, check_size);
+  const std::shared_ptr<const IndexBytes> indexes(head, head ? &head->indexes : nullptr);
+  auto reader = format_of(manifest).open(step_dir, indexes, check_size);
   return {std::move(manifest), std::move(reader)};
 }
 

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "src/io/checkpoint_folder.h"
 #include "src/io/format/checkpoint_format.h"
@@ -20,6 +22,10 @@ const CheckpointFormat& format_of(const Manifest& manifest);
 // Returns the entry of a file. Throws InputError if the manifest does not list the file.
 const Manifest::File& listed_file(const std::filesystem::path& step_dir, const Manifest& manifest,
                                   const std::string& name);
+// Returns the index and the linked indexes of the manifest. The index is first, and has 0 bytes if
+// the manifest does not list it.
+std::vector<Manifest::File> index_files(const Manifest& manifest);
+
 // Returns the number of bytes of a file of the checkpoint. Throws InputError unless the manifest
 // lists the file and it has this size.
 Index checked_bytes(const std::filesystem::path& step_dir, const Manifest& manifest, const std::string& name);

@@ -84,6 +84,10 @@ std::string first_not_finite(const CheckpointTensors& tensors);
 // Returns the same for the weights and the optimizer state that `rank` writes of its store.
 std::string first_not_finite(const ParamStore& store, int rank);
 
+constexpr Index default_mappings_per_index = 8192;
+// First value of ShardContents::mappings_per_index. Tests lower it.
+inline Index first_mappings_per_index = default_mappings_per_index;
+
 // Source of the tensors that write_shard writes for one rank.
 struct ShardContents {
   const std::vector<ParamSpec>& specs;
@@ -95,6 +99,8 @@ struct ShardContents {
   // Number of values that copy_shard() reads before it checks them. Host memory is read in chunks
   // that a cache holds, so that the check does not read it again.
   Index copied_at_once = chunk_elements;
+  // Number of mappings from which on a save begins another linked index.
+  Index mappings_per_index = first_mappings_per_index;
   // Sum of the values when they were copied. Empty if read() reads no copy.
   std::optional<ValueSum> copied_sum{};
 };
@@ -119,20 +125,45 @@ struct WrittenFile {
   Digest sha256;
 };
 
+// Closes, hashes and verifies a file. Throws Failure.
+WrittenFile finish_file(CheckpointWriter& file, const std::filesystem::path& path);
+
 // Writes the shard of one rank to a new file in `dir`, syncs it and verifies it. Throws Failure,
 // also if copied values have changed in memory.
 WrittenFile write_shard(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const ShardContents& contents, int rank);
 
-// Returns, as bytes, the mapping of the slices that a rank writes to whole tensors. Each rank
-// computes its own, so that rank 0 computes no layout of another rank.
-std::string encode_mappings(const ShardContents& contents, int rank);
+// The files that hold the mappings of slices to whole tensors (docs/design/checkpoints.md).
+struct IndexPlan {
+  int ranks = 1;
+  // Consecutive parameters of each file. One file is the index itself; more are linked indexes.
+  std::vector<Range> params;
+  // Returns the number of linked indexes: 0, or at least 2.
+  int linked() const { return params.size() > 1 ? static_cast<int>(params.size()) : 0; }
+  Range params_of(int number) const { return params[static_cast<std::size_t>(number - 1)]; }
+  // Returns the rank that writes a linked index. Each is of another rank, and none of rank 0.
+  int writer(int number) const { return static_cast<int>(Index{number} * ranks / (linked() + 1)); }
+};
+// Returns the number of mappings that a rank has of each parameter, of all kinds of tensors.
+std::vector<Index> count_mappings(const ShardContents& contents, int rank);
+// Divides the mappings among files of at least `per_index` mappings each, except the last.
+// - counts: count_mappings(), summed over all ranks
+IndexPlan plan_indexes(std::span<const Index> counts, int ranks, Index per_index);
+
+// Returns, as bytes, the mapping of the slices that a rank writes to whole tensors: one text for
+// each file of the plan. Each rank computes its own, so that no rank computes another's layout.
+std::vector<std::string> encode_mappings(const ShardContents& contents, int rank, const IndexPlan& plan);
 // Writes the index to a new file in `dir`, syncs it and verifies it. Throws Failure.
-// It holds the training state, and the mapping of all shards to whole tensors.
-// encoded: encode_mappings() of each rank, by rank.
+// It holds the training state, and the mapping of all shards to whole tensors, or links to them.
+// - encoded: text of encode_mappings() of each rank, by rank; empty if the plan has linked indexes
 WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
-                        std::span<const std::string> encoded);
+                        const IndexPlan& plan, std::span<const std::string> encoded);
+// Writes a linked index in the same way.
+// - encoded: text of this file of each rank, by rank
+WrittenFile write_linked_index(const CheckpointFormat& format, const std::filesystem::path& dir,
+                               const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
+                               const IndexPlan& plan, int number, std::span<const std::string> encoded);
 
 // Step of a folder that abandon_newer has renamed (step-N.abandoned); empty for another name.
 std::optional<Index> abandoned_step(const std::string& name);

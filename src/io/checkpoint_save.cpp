@@ -15,24 +15,32 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Returns the shards of all ranks, by rank; on ranks other than 0 nothing. Collective.
-std::vector<WrittenFile> gather_shards(Comm& world, const WrittenFile& own) {
-  std::vector<WrittenFile> shards;
-  for (const std::string& bytes : world.gather({reinterpret_cast<const char*>(&own), sizeof own})) {
-    SY_ASSERT(bytes.size() == sizeof own, "{} bytes of a shard's digest", bytes.size());
-    std::memcpy(&shards.emplace_back(), bytes.data(), bytes.size());
+// Files that one rank has written: its shard, and perhaps a linked index.
+using RankFiles = std::vector<WrittenFile>;
+
+// Returns the files of all ranks, by rank; on ranks other than 0 nothing. Collective.
+std::vector<RankFiles> gather_files(Comm& world, const RankFiles& own) {
+  std::vector<RankFiles> all;
+  for (const std::string& bytes :
+       world.gather({reinterpret_cast<const char*>(own.data()), own.size() * sizeof(WrittenFile)})) {
+    RankFiles& files = all.emplace_back(bytes.size() / sizeof(WrittenFile));
+    SY_ASSERT(bytes.size() == files.size() * sizeof(WrittenFile), "{} bytes of files' digests", bytes.size());
+    std::memcpy(files.data(), bytes.data(), bytes.size());
   }
-  return shards;
+  return all;
 }
 
-Manifest manifest_of(const CheckpointFormat& format, Index step, const WrittenFile& index,
-                     std::span<const WrittenFile> shards) {
+Manifest manifest_of(const CheckpointFormat& format, Index step, const WrittenFile& index, const IndexPlan& plan,
+                     std::span<const RankFiles> ranks) {
   Manifest manifest{step, {}};
   const auto add = [&](const std::string& name, const WrittenFile& file) {
     manifest.files.push_back({name, file.bytes, to_hex(file.sha256)});
   };
   add(format.index_name(), index);
-  for (std::size_t rank = 0; rank < shards.size(); ++rank) add(format.shard_name(static_cast<int>(rank)), shards[rank]);
+  for (int number = 1; number <= plan.linked(); ++number)
+    add(format.linked_index_name(number), ranks[static_cast<std::size_t>(plan.writer(number))].at(1));
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    add(format.shard_name(static_cast<int>(rank)), ranks[rank].at(0));
   return manifest;
 }
 
@@ -67,10 +75,13 @@ struct CheckpointSaver::Save {
   TrainState state;
   ShardContents contents;
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  fs::path dir{};                       // of the unfinished checkpoint
-  std::vector<std::string> mappings{};  // of all ranks, on rank 0
-  WrittenFile shard{}, index{};
-  std::vector<WrittenFile> shards{};  // of all ranks, on rank 0 in the second phase
+  fs::path dir{};  // of the unfinished checkpoint
+  IndexPlan plan{};
+  int linked_index = 0;                 // number of the one that this rank writes; otherwise 0
+  std::vector<std::string> mappings{};  // of all ranks, for the index that this rank writes
+  WrittenFile index{};                  // on rank 0
+  RankFiles files{};                    // of this rank, without the index
+  std::vector<RankFiles> all_files{};   // by rank, on rank 0 in the second phase
   bool committing = false;
   bool committed = false;  // the folder has its final name
   Retention retention{};
@@ -78,13 +89,15 @@ struct CheckpointSaver::Save {
   WriterThread writer{};
 
   void write_files(int rank) {
-    shard = write_shard(format, dir, state, contents, rank);
-    if (rank == 0) index = write_index(format, dir, state, contents.specs, contents.kinds, mappings);
+    files = {write_shard(format, dir, state, contents, rank)};
+    if (rank == 0) index = write_index(format, dir, state, contents.specs, contents.kinds, plan, mappings);
+    if (linked_index > 0)
+      files.push_back(write_linked_index(format, dir, contents.specs, contents.kinds, plan, linked_index, mappings));
   }
   void commit(const fs::path& run_dir, const std::function<void()>& before_commit) {
     const fs::path checkpoints = checkpoints_of(run_dir);
     if (before_commit) before_commit();
-    const Manifest manifest = manifest_of(format, state.step, index, shards);
+    const Manifest manifest = manifest_of(format, state.step, index, plan, all_files);
     write_file(dir / manifest_name, to_text(manifest));
     check_manifest(dir, manifest);
     sync_folder(dir);
@@ -136,13 +149,30 @@ void CheckpointSaver::start(const TrainState& state, const ShardContents& conten
   save_ = std::make_unique<Save>(state, contents);
   try {
     make_folder();
-    save_->mappings = world_.gather(encode_mappings(contents, world_.rank()));
+    gather_mappings();
     agree_on_errors(world_, [&] {
       save_->writer.start([save = save_.get(), rank = world_.rank()] { save->write_files(rank); }, asynchronous_);
     });
   } catch (const CollectiveError&) {
     abandon();
     throw;
+  }
+}
+
+// Each rank gets the mappings of the index that it writes, and no others.
+void CheckpointSaver::gather_mappings() {
+  const ShardContents& contents = save_->contents;
+  std::vector<Index> counts = count_mappings(contents, world_.rank());
+  world_.all_reduce(view_of(counts.data(), {std::ssize(counts)}));
+  const IndexPlan& plan = save_->plan = plan_indexes(counts, world_.size(), contents.mappings_per_index);
+  const std::vector<std::string> own = encode_mappings(contents, world_.rank(), plan);
+  if (!plan.linked()) save_->mappings = world_.gather(own.front());
+  for (int number = 1; number <= plan.linked(); ++number) {
+    const int writer = plan.writer(number);
+    std::vector<std::string> mappings = world_.gather(own[static_cast<std::size_t>(number - 1)], writer);
+    if (world_.rank() != writer) continue;
+    save_->linked_index = number;
+    save_->mappings = std::move(mappings);
   }
 }
 
@@ -194,7 +224,7 @@ std::optional<SavedCheckpoint> CheckpointSaver::advance(const RetentionNow& rete
       save_ = nullptr;
       return saved;
     }
-    save.shards = gather_shards(world_, save.shard);
+    save.all_files = gather_files(world_, save.files);
     save.committing = true;
     agree_on_errors(world_, [&] {
       if (world_.rank() != 0) return;

@@ -65,6 +65,7 @@ class CheckpointSaver {
  private:
   struct Save;
   void make_folder();
+  void gather_mappings();
   // Forgets the save. On rank 0, deletes its folder unless it is committed.
   void abandon();
   // Waits for the writer of this phase on all ranks, then begins the next one. Returns the

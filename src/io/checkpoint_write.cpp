@@ -1,6 +1,5 @@
-// The files of a checkpoint: the shard of each rank, and the index. Uses no communicator.
+// The shards of a checkpoint: the values that each rank writes. Uses no communicator.
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "src/io/checkpoint_internal.h"
@@ -25,63 +24,6 @@ bool lower_rank_holds(const ParamSlice& slice, const Layout& layout, const Coord
     if (box.begin == slice.box.begin && box.size == slice.box.size) return true;
   }
   return false;
-}
-
-// Attributes of the parameters whose names end with `suffix`: facts that shapes do not show.
-struct TensorNote {
-  std::string_view suffix;
-  const char *dimensions, *meaning;
-};
-constexpr const char* rotation =
-    "in layers whose position is rope, the first rope_fraction of each head is rotated, by halves: row i of the rotated "
-    "ones with row i + half of them; where rope_pairs is interleaved, by neighbours: row 2i with row 2i + 1. Where there is "
-    "a kv_lora_rank, the first qk_rope_head_dim of a query and the shared part of keys, k_rope, take the place of heads, and "
-    "k.weight makes what is not rotated";
-constexpr const char* gating = "where there are two halves, the FFN is gated: [gate, linear], act(gate x) * (linear x)";
-constexpr TensorNote tensor_notes[] = {
-    {".q.weight", "head, out, in", rotation},
-    {".k.weight", "kv head, out, in", rotation},
-    {".v.weight", "kv head, out, in", ""},
-    {".k_rope.weight", "out, in", rotation},
-    {"_down.weight", "out, in", "makes a latent, which q_latent_norm or kv_latent_norm normalises"},
-    {".q.bias", "head, out", rotation},
-    {".k.bias", "kv head, out", rotation},
-    {".v.bias", "kv head, out", ""},
-    {".attention.out.weight", "out, head, in", ""},
-    {".router.weight", "expert, in", ""},
-    {".router.noise.weight", "expert, in", ""},
-    {".experts.up.weight", "expert, half, out, in", gating},
-    {".experts.down.weight", "expert, out, in", ""},
-    {".mlp.up.weight", "half, out, in", gating},
-    {".mlp.up.bias", "half, out", gating},
-    {".mlp.down.weight", "out, in", ""},
-    {".shared.up.weight", "half, out, in", gating},
-    {".shared.down.weight", "out, in", ""},
-    {"embedding.weight", "token, out", ""},
-    {"position.weight", "position, out", ""},
-    {"segment.weight", "segment, out", ""},
-    {"output_transform.weight", "out, in", ""},
-    {"output.weight", "token, in", ""},
-    {"output.bias", "token", ""},
-    {".lora_a", "", "adapter A of LoRA: the weight of this name is its own values + lora_alpha / lora_rank * B A"},
-    {".lora_b", "", "adapter B of LoRA"},
-};
-
-// Closes, hashes and verifies a file. It is verified after hashing: if the file changes in between,
-// verify() fails, or later the digest does.
-WrittenFile finish(CheckpointWriter& file, const fs::path& path) {
-  file.close();
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  if (error) fail("cannot read {}: {}", path.string(), error.message());
-  WrittenFile written{static_cast<Index>(bytes), {}};
-  try {
-    written.sha256 = sha256_file(path);
-  } catch (const InputError& e) {  // the file is not the user's, so this is a failure
-    fail("{}", e.what());
-  }
-  file.verify();
-  return written;
 }
 
 // Calls f(kind, range) for each range of a tensor that a rank writes, in order.
@@ -117,6 +59,23 @@ void for_shard(const ShardContents& contents, int rank, Index size, float* to, B
 }
 
 }  // namespace
+
+// It is verified after hashing: if the file changes in between, verify() fails, or later the digest
+// does.
+WrittenFile finish_file(CheckpointWriter& file, const fs::path& path) {
+  file.close();
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  if (error) fail("cannot read {}: {}", path.string(), error.message());
+  WrittenFile written{static_cast<Index>(bytes), {}};
+  try {
+    written.sha256 = sha256_file(path);
+  } catch (const InputError& e) {  // the file is not the user's, so this is a failure
+    fail("{}", e.what());
+  }
+  file.verify();
+  return written;
+}
 
 std::optional<std::size_t> TensorKind::state_index(Optimizer optimizer) const {
   const std::span<const StateTensor> all = update_rule(optimizer).state;
@@ -177,7 +136,7 @@ WrittenFile write_shard(const CheckpointFormat& format, const fs::path& dir, con
         "the copy for {} has changed in the memory of rank {} while it was written, and nothing was saved: the machine "
         "is at fault: test its memory, and go on from an older checkpoint (--run.resume=true) on another one",
         path.string(), rank);
-  return finish(*file, path);
+  return finish_file(*file, path);
 }
 
 std::string first_not_finite(const ParamStore& store, int rank) {
@@ -209,69 +168,8 @@ ShardContents copied_contents(const ShardContents& contents, const float* from, 
   };
   ShardContents copied{contents.specs, contents.layout, contents.flat, contents.kinds, read};
   copied.copied_sum = sum;
+  copied.mappings_per_index = contents.mappings_per_index;
   return copied;
-}
-
-// A mapping is the parameter's index, the elements of its slice, the range of the slice, and the
-// box: begin and size along each dimension of the parameter.
-std::string encode_mappings(const ShardContents& contents, int rank) {
-  std::vector<Index> values;
-  for (const OwnedRange& range : shard_ranges(contents.flat, contents.layout, coord_of(contents.layout, rank))) {
-    Index at = 0;  // offset in the slice
-    for (const Box& box : global_boxes(*range.slice, range.local)) {
-      values.insert(values.end(),
-                    {range.slice->spec - contents.specs.data(), range.local.size(), at, at + box.elements()});
-      for (int d = 0; d < box.size.size(); ++d) values.insert(values.end(), {box.begin[d], box.size[d]});
-      at += box.elements();
-    }
-  }
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Index)};
-}
-
-namespace {
-
-// Adds the encoded mappings of a rank to those of each parameter.
-void add_mappings(std::string_view encoded, const std::string& file, const std::vector<ParamSpec>& specs,
-                  std::vector<std::vector<SliceMapping>>& mappings) {
-  std::vector<Index> values(encoded.size() / sizeof(Index));
-  std::memcpy(values.data(), encoded.data(), encoded.size());
-  for (auto at = values.begin(); at != values.end();) {
-    const auto param = static_cast<std::size_t>(*at++);
-    SliceMapping mapping{file, *at++, {}, {}};
-    mapping.range.begin = *at++;
-    mapping.range.end = *at++;
-    for (int d = 0; d < specs[param].shape.size(); ++d) {
-      mapping.box.begin.push_back(*at++);
-      mapping.box.size.push_back(*at++);
-    }
-    mappings[param].push_back(std::move(mapping));
-  }
-}
-
-}  // namespace
-
-WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, const TrainState& state,
-                        const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
-                        std::span<const std::string> encoded) {
-  std::vector<std::vector<SliceMapping>> mappings(specs.size());
-  for (std::size_t rank = 0; rank < encoded.size(); ++rank)
-    add_mappings(encoded[rank], format.shard_name(static_cast<int>(rank)), specs, mappings);
-  const fs::path path = dir / format.index_name();
-  const std::unique_ptr<CheckpointWriter> file = format.create(path);
-  write_state(*file, state);
-  for (const TensorKind& kind : kinds) {
-    for (std::size_t i = 0; i < specs.size(); ++i)
-      if (kind.covers(specs[i])) file->write_sharded(kind.prefix + specs[i].name, specs[i].shape, mappings[i]);
-    const std::string group = kind.prefix.substr(0, kind.prefix.size() - 1);
-    file->make_group(group);
-    file->set(group, "meaning", std::string(kind.meaning));
-  }
-  for (const ParamSpec& spec : specs)
-    for (const TensorNote& note : tensor_notes)
-      if (spec.name.ends_with(note.suffix))
-        for (const auto& [key, text] : {std::pair{"dimensions", note.dimensions}, {"meaning", note.meaning}})
-          if (*text) file->set(params_prefix + spec.name, key, text);
-  return finish(*file, path);
 }
 
 }  // namespace sy

@@ -153,11 +153,13 @@ DigestCounts& digest_counts() {
 }
 
 std::set<std::string> shard_share(const Manifest& manifest, int index, int size) {
-  const std::string index_name = format_of(manifest).index_name();
+  const std::vector<Manifest::File> indexes = index_files(manifest);
   std::set<std::string> names;
   int shard = 0;
-  for (const Manifest::File& file : manifest.files)
-    if (file.name != index_name && shard++ % size == index) names.insert(file.name);
+  for (const Manifest::File& file : manifest.files) {
+    const bool is_index = std::ranges::find(indexes, file.name, &Manifest::File::name) != indexes.end();
+    if (!is_index && shard++ % size == index) names.insert(file.name);
+  }
   return names;
 }
 

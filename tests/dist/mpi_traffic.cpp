@@ -34,6 +34,7 @@ void make_calls(Comm& comm) {
   std::vector<float> in(total * 2), out(total * 2);
   comm.all_to_all_v(view_of(in.data(), {total, 2}), rows, view_of(out.data(), {total, 2}), rows);
   comm.gather(std::string(static_cast<std::size_t>(r + 3), 'x'));
+  comm.gather(std::string(static_cast<std::size_t>(2 * r + 1), 'y'), n - 1);
 }
 
 TEST(Traffic, CountsTheSentBytesOfEachCollective) {
@@ -51,13 +52,17 @@ TEST(Traffic, CountsTheSentBytesOfEachCollective) {
                                         48 * (n - 1),
                                         28 * (n - 1),
                                         rows * 8,
-                                        r == 0 ? 0 : r + 3};
+                                        (r == 0 ? 0 : r + 3) + (r == n - 1 ? 0 : 2 * r + 1)};
   for (Comm* comm : {dry.get(), mpi.get()}) {
     make_calls(*comm);
     for (int kind = 0; kind < num_collectives; ++kind) {
       const Traffic& t = comm->traffic(static_cast<Collective>(kind));
       EXPECT_EQ(t.bytes, bytes[kind]) << name_of(static_cast<Collective>(kind));
-      EXPECT_EQ(t.calls, n == 1 ? 0 : kind == 1 ? 3 : 1) << name_of(static_cast<Collective>(kind));
+      EXPECT_EQ(t.calls, n == 1                                                ? 0
+                         : kind == 1                                           ? 3
+                         : static_cast<Collective>(kind) == Collective::gather ? 2
+                                                                               : 1)
+          << name_of(static_cast<Collective>(kind));
       EXPECT_EQ(t.seconds > 0, n > 1 && t.calls > 0);
     }
   }

@@ -100,6 +100,17 @@ TEST(Trees, GatherTexts) {
   }
 }
 
+TEST(Trees, GatherTextsToAnyRank) {
+  const int n = world().size(), r = world().rank();
+  for (int root = 0; root < n; ++root) {
+    sent_messages = 0;
+    const std::vector<std::string> all = world().gather(text_of(r, 100 + root), root);
+    EXPECT_LE(sent_messages, r == root ? 0 : 2);
+    ASSERT_EQ(std::ssize(all), r == root ? n : 0);
+    for (int other = 0; r == root && other < n; ++other) EXPECT_EQ(all[other], text_of(other, 100 + root)) << other;
+  }
+}
+
 TEST(Trees, SizesChooseTheAlgorithm) {
   constexpr Index kib = 1 << 10;
   using enum AllReduceAlgorithm;

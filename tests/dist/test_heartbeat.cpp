@@ -181,7 +181,7 @@ class SecondRank final : public Comm {
     std::memcpy(out.bytes(), &first_, sizeof first_);
     std::memcpy(out.bytes() + sizeof first_, &second, sizeof second);
   }
-  std::vector<std::string> do_gather(std::string_view) override { return {}; }
+  std::vector<std::string> do_gather(std::string_view, int) override { return {}; }
   Work do_all_to_all_v(std::span<const SendReceive>, std::span<const Index>, std::span<const Index>) override {
     return {};
   }

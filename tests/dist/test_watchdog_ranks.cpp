@@ -82,7 +82,7 @@ class ThreadWorld final : public Comm {
       std::memcpy(out.bytes() + r * in.size_bytes(), bytes.data(), bytes.size());
     });
   }
-  std::vector<std::string> do_gather(std::string_view) override { return {}; }
+  std::vector<std::string> do_gather(std::string_view, int) override { return {}; }
   Work do_all_to_all_v(std::span<const SendReceive>, std::span<const Index>, std::span<const Index>) override {
     return {};
   }

@@ -43,14 +43,15 @@ void read_whole_checkpoint(const fs::path& dir) {
   attempts.finish();
 }
 
-// The input is index.h5 and shard-00000.h5. The digests of the manifest are right, as a forger's
-// would be.
+// The input is index.h5 and shard-00000.h5, and the second one is index-00001.h5, too. The digests
+// of the manifest are right, as a forger's would be.
 void read_checkpoint_files(Input input) {
   static Scratch scratch;
   const auto [index, shard] = two_files(input);
   Manifest manifest{step, {}};
   const fs::path folder = step_name(step);
-  for (const auto& [name, content] : {std::pair{"index.h5", index}, std::pair{"shard-00000.h5", shard}}) {
+  for (const auto& [name, content] :
+       {std::pair{"index.h5", index}, std::pair{"index-00001.h5", shard}, std::pair{"shard-00000.h5", shard}}) {
     scratch.write((folder / name).string(), content);
     manifest.files.push_back({name, std::ssize(content), to_hex(sha256(content))});
   }

@@ -96,6 +96,23 @@ def virtual(file, source_file, shape=(2, 3), elements=6):
                     lcpl=links)
 
 
+def virtual_shard():
+    """A linked index, which takes the place of a shard, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "shard.h5"
+        with h5py.File(path, "w", libver=("v110", "v110"), track_order=True) as file:
+            file.create_group("params", track_order=True)
+            virtual(file, "shard-00000.h5")
+        return path.read_bytes()
+
+
+def link_to(linked_file):
+    def change(file):
+        del file["params/w"]
+        file["params/w"] = h5py.ExternalLink(linked_file, "/params/w")
+    return change
+
+
 def attribute(group, key, value):
     def change(file):
         file[group].attrs.create(key, value)
@@ -133,6 +150,9 @@ def checkpoints():
         for name, change in forged.items():
             write(target, f"forged-{name}", two_files(index(change), plain))
         write(target, "forged-short-shard", two_files(small, shard(values=3)))
+        linked = index(few_attributes=True, change=link_to("index-00001.h5"))
+        write(target, "forged-linked", two_files(linked, virtual_shard()))
+        write(target, "forged-link-to-values", two_files(linked, plain))
         # The library reads a heap without an end for ever.
         at = small.index(b"GCOL")
         broken = bytearray(small)

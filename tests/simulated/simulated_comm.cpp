@@ -56,7 +56,7 @@ class SimulatedComm final : public Comm {
     }
     return {};
   }
-  void do_all_reduce(View x, Reduce) override {
+  void do_all_reduce(View x, Reduce op) override {
     const Index bytes = x.size_bytes();
     const bool in_blocks = all_reduce_algorithm(bytes, size_) == AllReduceAlgorithm::blocks;
     const Index blocks = ceil_div(bytes, all_reduce_chunk(size_));
@@ -64,6 +64,7 @@ class SimulatedComm final : public Comm {
           in_blocks ? all_reduce_bytes(bytes, size_of(x.dtype()), size_, rank_)
           : all_reduce_algorithm(bytes, size_) == AllReduceAlgorithm::eager ? bytes * (size_ - 1)
                                                                             : 2 * bytes * tree_depth(size_));
+    if (is_world() && rank_ == 0 && op == Reduce::sum) job_.summed(x);
     share(x.bytes(), bytes);
   }
   Work do_reduce(std::span<const RootedBuffer> buffers, ComputePoint) override {
@@ -94,11 +95,15 @@ class SimulatedComm final : public Comm {
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = mine[i % mine.size()];
     return true;
   }
-  std::vector<std::string> do_gather(std::string_view mine) override {
-    count(2 * tree_depth(size_), rank_ == 0 ? 0 : std::ssize(mine));
-    if (rank_ > 0) return {};
-    std::vector<std::string> all = job_.gathered(mine);
-    for (const std::string& text : all) job_.counts[size_].bytes += std::ssize(text);
+  std::vector<std::string> do_gather(std::string_view mine, int root) override {
+    count(2 * tree_depth(size_), rank_ == root ? 0 : std::ssize(mine));
+    if (rank_ != root) return {};
+    std::vector<std::string> all = job_.gathered(mine, root);
+    Index bytes = 0;
+    for (const std::string& text : all) bytes += std::ssize(text);
+    GroupCounts& counts = job_.counts[size_];
+    counts.bytes += bytes;
+    counts.gathered = std::max(counts.gathered, bytes);
     return all;
   }
   void do_all_to_all(ConstView in, View out) override {

@@ -16,13 +16,16 @@ struct GroupCounts {
   Index calls = 0;
   Index messages = 0;  // that this rank sends, or receives if these are more
   Index bytes = 0;     // that this rank sends, or receives if these are more
+  Index gathered = 0;  // bytes that this rank receives in its largest gather
 };
 
 // A job of which single ranks are simulated. It has what they share, and counts.
 struct SimulatedJob {
   int ranks = 1, ranks_per_machine = 8;
-  // Returns all ranks' bytes of a gather, by rank, from those of rank 0.
-  std::function<std::vector<std::string>(std::string_view mine)> gathered;
+  // Returns all ranks' bytes of a gather, by rank, from those of its root.
+  std::function<std::vector<std::string>(std::string_view mine, int root)> gathered;
+  // Sums a buffer of rank 0 over all ranks. Leaves a buffer unchanged that it does not know.
+  std::function<void(View x)> summed;
   std::map<int, GroupCounts> counts;  // by the size of the group
   // Results of the broadcasts and all-reduces over all ranks, in their order. Rank 0 records them,
   // and other ranks repeat them.
@@ -31,7 +34,8 @@ struct SimulatedJob {
 };
 
 // Returns the world of a rank. `job` must outlive it and the groups that are split from it.
-// - Broadcasts and all-reduces over all ranks have the results of rank 0.
+// - Broadcasts and all-reduces over all ranks have the results of rank 0. SimulatedJob::summed may
+//   change those of sums.
 // - In smaller groups an all-reduce leaves its buffer unchanged, and a reduce-scatter and an
 //   all-to-all give a rank what it has for itself, from every rank.
 // - An all-gather of up to four integers over all ranks gives ranks of other machines another first

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "src/io/checkpoint_formats.h"
 #include "src/io/checkpoint_internal.h"
@@ -18,15 +19,39 @@
 
 namespace sy {
 
-// Writes an index with all kinds of tensors of a training.
-inline WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir,
-                               const TrainState& state, const std::vector<ParamSpec>& specs, const Layout& layout) {
-  std::vector<std::string> mappings;
+// Calls f(contents, rank) with the contents of each rank's shard, without values.
+inline void for_contents(const std::vector<ParamSpec>& specs, const Layout& layout,
+                         const std::function<void(const ShardContents&, int rank)>& f) {
   for (int rank = 0; rank < layout.ranks; ++rank) {
     const FlatLayout flat = flat_layout(specs, layout, coord_of(layout, rank));
-    mappings.push_back(encode_mappings({specs, layout, flat, {}, {}}, rank));
+    f({specs, layout, flat, tensor_kinds(specs), {}}, rank);
   }
-  return write_index(format, dir, state, specs, tensor_kinds(specs), mappings);
+}
+
+inline IndexPlan index_plan_of(const std::vector<ParamSpec>& specs, const Layout& layout, Index per_index) {
+  std::vector<Index> counts(specs.size());
+  for_contents(specs, layout, [&](const ShardContents& contents, int rank) {
+    const std::vector<Index> own = count_mappings(contents, rank);
+    for (std::size_t i = 0; i < own.size(); ++i) counts[i] += own[i];
+  });
+  return plan_indexes(counts, layout.ranks, per_index);
+}
+
+// Writes an index with all kinds of tensors of a training, and its linked indexes.
+inline WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir,
+                               const TrainState& state, const std::vector<ParamSpec>& specs, const Layout& layout,
+                               Index per_index = default_mappings_per_index) {
+  const IndexPlan plan = index_plan_of(specs, layout, per_index);
+  std::vector<std::vector<std::string>> mappings(plan.params.size());
+  for_contents(specs, layout, [&](const ShardContents& contents, int rank) {
+    const std::vector<std::string> own = encode_mappings(contents, rank, plan);
+    for (std::size_t i = 0; i < own.size(); ++i) mappings[i].push_back(own[i]);
+  });
+  const std::vector<TensorKind> kinds = tensor_kinds(specs);
+  for (int number = 1; number <= plan.linked(); ++number)
+    write_linked_index(format, dir, specs, kinds, plan, number, mappings[static_cast<std::size_t>(number - 1)]);
+  return write_index(format, dir, state, specs, kinds, plan,
+                     plan.linked() ? std::vector<std::string>() : mappings.front());
 }
 
 }  // namespace sy
@@ -150,7 +175,8 @@ inline void seal(const fs::path& step_dir, Index step) {
 
 // Writes a checkpoint as the ranks of `layout` would write it, from this process alone.
 inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainState state,
-                         const std::vector<ParamSpec>& specs = odd_specs()) {
+                         const std::vector<ParamSpec>& specs = odd_specs(),
+                         Index per_index = default_mappings_per_index) {
   const Index step = state.step;
   const fs::path dir = checkpoints_of(run_dir) / step_name(step);
   fs::create_directories(dir);
@@ -161,13 +187,19 @@ inline fs::path write_as(const fs::path& run_dir, const Layout& layout, TrainSta
     fill(store);
     write_shard(written_format(), dir, state, shard_contents(store), rank);
   }
-  write_index(written_format(), dir, state, specs, layout);
+  write_index(written_format(), dir, state, specs, layout, per_index);
   seal(dir, step);
   return dir;
 }
 
 inline fs::path write_as(const fs::path& run_dir, const Layout& layout, Index step) {
   return write_as(run_dir, layout, example_state(step));
+}
+
+// Writes it with linked indexes, which hold few parameters each.
+constexpr Index few_mappings = 7;
+inline fs::path write_linked(const fs::path& run_dir, const Layout& layout, Index step) {
+  return write_as(run_dir, layout, example_state(step), odd_specs(), few_mappings);
 }
 
 // Exit code and message of the Error that f throws ("2: ..."); empty if it throws none.

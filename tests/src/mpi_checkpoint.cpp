@@ -12,52 +12,17 @@
 #include "dist/runtime.h"
 #include "src/io/checkpoint_saver.h"
 #include "tests/mpi_world.h"
-#include "tests/src/checkpoint_fixture.h"
+#include "tests/src/mpi_checkpoint.h"
 
 namespace sy {
 namespace {
 
 using namespace test;
 
-// A folder that all ranks share. Rank 0 removes it after all ranks have finished.
-struct SharedFolder {
-  std::unique_ptr<Folder> owner;
-  fs::path path;
-  SharedFolder() {
-    char name[256] = {};
-    if (world().rank() == 0) {
-      owner = std::make_unique<Folder>();
-      owner->path().string().copy(name, sizeof name - 1);
-    }
-    world().broadcast(view_of(reinterpret_cast<std::uint8_t*>(name), {sizeof name}), 0);
-    path = name;
-  }
-  ~SharedFolder() { world().barrier(); }
-};
-
-std::vector<Layout> layouts_of(int ranks) {
-  std::vector<Layout> layouts;
-  for (int tp : {1, 2, 4})
-    for (int ep : {1, 2, 4})
-      for (int etp : {1, 2})
-        if (ranks % tp == 0 && ranks % (ep * etp) == 0) layouts.push_back({ranks, tp, ep, etp});
-  return layouts;
-}
-
-struct Rank {
-  Layout layout;
-  std::unique_ptr<Device> device = make_cpu();
-  ParamStore store{*device, odd_specs(), layout, coord_of(layout, world().rank()), true};
-  explicit Rank(const Layout& l) : layout(l) {}
-  void save(const fs::path& run, Index step, Index keep = 0) {
-    save_checkpoint(world(), run, example_state(step), store, {.keep = keep});
-  }
-};
-
 // Rank 0 alone opens the index, whatever a rank then reads of the training state.
 TEST(MpiCheckpoint, HasItsIndexFromRankZero) {
   const SharedFolder run;
-  Rank rank(layouts_of(world().size()).front());
+  CheckpointRank rank(checkpoint_layouts(world().size()).front());
   fill(rank.store);
   rank.save(run.path, 7);
   const std::uint64_t before = file_activity().opened;
@@ -70,16 +35,16 @@ TEST(MpiCheckpoint, HasItsIndexFromRankZero) {
 }
 
 TEST(MpiCheckpoint, ReadsEveryLayoutOnEveryOther) {
-  const std::vector<Layout> layouts = layouts_of(world().size());
+  const std::vector<Layout> layouts = checkpoint_layouts(world().size());
   for (const Layout& writer : layouts) {
     const SharedFolder run;
-    Rank rank(writer);
+    CheckpointRank rank(writer);
     fill(rank.store);
     rank.save(run.path, 7);
     const fs::path dir = resolve_checkpoint(world(), run.path, nullptr).path();
     EXPECT_EQ(dir, checkpoints_of(run.path) / step_name(7));
     for (const Layout& reader : layouts) {
-      Rank other(reader);
+      CheckpointRank other(reader);
       load_checkpoint(dir, other.store);
       EXPECT_EQ(wrong_elements(other.store), 0) << writer.str() << " read by " << reader.str();
     }
@@ -98,7 +63,7 @@ TEST(MpiCheckpoint, ReadsEveryLayoutOnEveryOther) {
 }
 
 TEST(MpiCheckpoint, SaveFailsOnAllRanksIfOneFails) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   fill(rank.store);
   for (int faulty = 0; faulty < world().size(); ++faulty)
     for (const char* point : {"create", "write /params/embedding.weight", "close", "sync"}) {
@@ -128,7 +93,7 @@ TEST(MpiCheckpoint, SaveFailsOnAllRanksIfOneFails) {
 }
 
 TEST(MpiCheckpoint, RejectsANonFiniteValueOfOneRank) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   for (const char* tensor :
        {"/params/layers.0.moe.experts.down.weight", "/optimizer/v/layers.0.moe.experts.down.weight"}) {
     const SharedFolder run;
@@ -160,9 +125,9 @@ SavedCheckpoint poll_to_the_end(CheckpointSaver& saver, const Retention& retenti
 
 // The values change as soon as start() returns. The files are those of a synchronous save.
 TEST(MpiCheckpoint, AsynchronousSavesWriteTheSameFiles) {
-  for (const Layout& layout : {layouts_of(world().size()).front(), layouts_of(world().size()).back()}) {
+  for (const Layout& layout : {checkpoint_layouts(world().size()).front(), checkpoint_layouts(world().size()).back()}) {
     const SharedFolder run, expected;
-    Rank rank(layout);
+    CheckpointRank rank(layout);
     fill(rank.store);
     rank.save(expected.path, 3);
     CheckpointSaver saver(world(), run.path, true);
@@ -193,7 +158,7 @@ TEST(MpiCheckpoint, AsynchronousSavesWriteTheSameFiles) {
 
 // The writer of one rank fails, or the commit of rank 0. All ranks learn it between steps.
 TEST(MpiCheckpoint, FailureOfAWriterReachesAllRanks) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   fill(rank.store);
   for (int faulty = 0; faulty < world().size(); ++faulty)
     for (const std::string& file : {shard_name(faulty), std::string(manifest_name)}) {
@@ -223,7 +188,7 @@ TEST(MpiCheckpoint, FailureOfAWriterReachesAllRanks) {
 // A writer that is slow on one rank holds up the commit, and nothing else.
 TEST(MpiCheckpoint, PollDoesNotWaitForASlowWriter) {
   const SharedFolder run;
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   fill(rank.store);
   rank.save(run.path, 1);
   const int slow = world().size() - 1;
@@ -246,7 +211,7 @@ TEST(MpiCheckpoint, PollDoesNotWaitForASlowWriter) {
 // An object that is destroyed while its thread writes leaves what a killed process leaves.
 TEST(MpiCheckpoint, DestroyedSaverCommitsNothing) {
   const SharedFolder run;
-  Rank rank({world().size(), 1, 1, 1});
+  CheckpointRank rank({world().size(), 1, 1, 1});
   fill(rank.store);
   rank.save(run.path, 1);
   {
@@ -262,7 +227,7 @@ TEST(MpiCheckpoint, DestroyedSaverCommitsNothing) {
 }
 
 TEST(MpiCheckpoint, CopyFindsANonFiniteValueOfOneRank) {
-  Rank rank({world().size(), 1, world().size(), 1});
+  CheckpointRank rank({world().size(), 1, world().size(), 1});
   for (const float value : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
     const SharedFolder run;
     fill(rank.store);
@@ -315,15 +280,15 @@ struct Resumed {
 
 // Some rank reads each file, under the layout that wrote it and under another.
 TEST(MpiCheckpoint, ResumeFindsDamageInAnyFile) {
-  const std::vector<Layout> layouts = layouts_of(world().size());
-  Rank rank(layouts.front());
+  const std::vector<Layout> layouts = checkpoint_layouts(world().size());
+  CheckpointRank rank(layouts.front());
   fill(rank.store);
   std::vector<std::string> files = {index_name, manifest_name};
   for (int r = 0; r < world().size(); ++r) files.push_back(shard_name(r));
   for (const Layout& reader : {layouts.front(), layouts.back()})
     for (const std::string& file : files) {
       SCOPED_TRACE(file + " read by " + reader.str());
-      const Rank resumed(reader);
+      const CheckpointRank resumed(reader);
       const SharedFolder run;
       rank.save(run.path, 1);
       rank.save(run.path, 2);
@@ -345,12 +310,12 @@ TEST(MpiCheckpoint, ResumeFindsDamageInAnyFile) {
 
 // A rank digests no shard that it does not load. A machine digests each of its shards once.
 TEST(MpiCheckpoint, ResumeDigestsTheShardsThatAreLoaded) {
-  const std::vector<Layout> layouts = layouts_of(world().size());
+  const std::vector<Layout> layouts = checkpoint_layouts(world().size());
   for (const Layout& writer : {layouts.front(), layouts.back()})
     for (const Layout& reader : layouts) {
       SCOPED_TRACE(writer.str() + " read by " + reader.str());
       const SharedFolder run;
-      Rank rank(writer), resumed(reader);
+      CheckpointRank rank(writer), resumed(reader);
       fill(rank.store);
       rank.save(run.path, 1);
       const Resumed result(run.path, needed_by(resumed.store));
@@ -379,7 +344,7 @@ struct OwnCopies {
 TEST(MpiCheckpoint, EachRankVerifiesTheBytesThatItReads) {
   const int size = world().size();
   const SharedFolder run;
-  Rank rank({size, 1, 1, 1}), loaded({size, 1, 1, 1});
+  CheckpointRank rank({size, 1, 1, 1}), loaded({size, 1, 1, 1});
   fill(rank.store);
   rank.save(run.path, 1);
   rank.save(run.path, 2);
@@ -406,7 +371,7 @@ TEST(MpiCheckpoint, RanksWithOwnCopiesVerifyTheSameShard) {
   if (world().rank() == 0)
     for (const Index step : {1, 2}) write_as(run.path, Layout{}, step);
   world().barrier();
-  const Rank rank({size, 1, 1, 1});
+  const CheckpointRank rank({size, 1, 1, 1});
   const Resumed shared(run.path, needed_by(rank.store));
   EXPECT_EQ(shared.name(), step_name(2));
   EXPECT_EQ(shared.digested, world().rank() == 0 ? 2 : 0);
@@ -422,7 +387,7 @@ TEST(MpiCheckpoint, RanksWithOwnCopiesVerifyTheSameShard) {
 TEST(MpiCheckpoint, ManifestsThatDifferAreAnErrorOfAllRanks) {
   const int size = world().size(), last = size - 1;
   const SharedFolder run;
-  Rank rank({size, 1, 1, 1});
+  CheckpointRank rank({size, 1, 1, 1});
   fill(rank.store);
   rank.save(run.path, 1);
   rank.save(run.path, 2);
@@ -438,7 +403,7 @@ TEST(MpiCheckpoint, ManifestsThatDifferAreAnErrorOfAllRanks) {
 TEST(MpiCheckpoint, VerifiesEqualSharesIfShardsAreNotKnown) {
   const int size = world().size();
   const SharedFolder run;
-  Rank rank({size, 1, 1, 1});
+  CheckpointRank rank({size, 1, 1, 1});
   fill(rank.store);
   rank.save(run.path, 1);
   rank.save(run.path, 2);

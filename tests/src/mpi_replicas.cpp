@@ -273,7 +273,7 @@ class CountingComm : public Comm {
   Work do_reduce(std::span<const RootedBuffer>, ComputePoint) override { return {}; }
   void do_reduce_scatter(ConstView, View, View) override {}
   void do_all_gather(ConstView, View) override {}
-  std::vector<std::string> do_gather(std::string_view) override { return {}; }
+  std::vector<std::string> do_gather(std::string_view, int) override { return {}; }
   Work do_all_to_all_v(std::span<const SendReceive>, std::span<const Index>, std::span<const Index>) override {
     return {};
   }

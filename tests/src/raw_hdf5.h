@@ -4,6 +4,7 @@
 #include <hdf5.h>
 
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 #include <string>
@@ -93,6 +94,29 @@ inline void raw_virtual(hid_t file, const std::string& name, const std::string& 
   done(H5Sselect_hyperslab(source, H5S_SELECT_SET, &zero, nullptr, &elements, nullptr));
   done(H5Pset_virtual(creation, target, source_file.c_str(), source_name.c_str(), source));
   raw_dataset(file, name, shape, H5T_IEEE_F32LE, creation);
+}
+
+// Error of the first reader that refuses a checkpoint; empty if all readers accept it.
+inline std::string refusal(const fs::path& dir) {
+  const std::unique_ptr<Device> device = make_cpu();
+  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
+  const std::function<void()> readers[] = {[&] { read_state(dir); },
+                                           [&] {
+                                             const CheckpointTensors tensors(dir);
+                                             for (const TensorInfo& t : tensors.list()) statistics(tensors, t.name);
+                                           },
+                                           [&] { diff_checkpoints(dir, dir); }, [&] { load_checkpoint(dir, store); }};
+  std::string first;
+  for (const auto& reader : readers) {
+    const std::string error = error_of(reader);
+    if (first.empty()) first = error;
+  }
+  return first;
+}
+
+// Changes a file of the checkpoint through the library.
+inline std::function<void(const fs::path&)> with(const std::string& file, const std::function<void(hid_t)>& change) {
+  return [=](const fs::path& dir) { change(RawFile(dir / file)); };
 }
 
 constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();

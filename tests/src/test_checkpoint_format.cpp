@@ -14,6 +14,7 @@ struct Record {
   std::map<std::string, std::vector<float>> slices;
   std::map<std::string, Index> elements;
   std::map<std::string, std::vector<SliceMapping>> sharded;
+  std::map<std::string, std::string> links;
   std::vector<std::string> order;  // names of slices, then "close" and "verify"
 };
 std::map<std::string, Record> records;  // by the file's name
@@ -36,6 +37,9 @@ class RecordingWriter final : public CheckpointWriter {
   }
   void write_sharded(const std::string& name, const Shape&, const std::vector<SliceMapping>& slices) override {
     record_.sharded[name] = slices;
+  }
+  void link_sharded(const std::string& name, const std::string& linked_index) override {
+    record_.links[name] = linked_index;
   }
   void close() override { record_.order.push_back("close"); }
   void verify() const override { record_.order.push_back("verify"); }
@@ -95,9 +99,15 @@ TEST(CheckpointFormat, GetsEveryValueAndItsMapping) {
 
 TEST(CheckpointFormat, KnowsTheNamesOfItsFiles) {
   const CheckpointFormat& format = written_format();
-  for (const char* name : {"index.h5", "shard-00003.h5", "shard-1.h5"}) EXPECT_TRUE(format.has_name(name)) << name;
-  for (const char* name : {"", "index.h5.old", "index", "shard-.h5", "shard-1", "shard-1a.h5", "shard-1.h5x", "x.h5",
-                           "shard-1.record", "ashard-1.h5"})
+  for (const char* name : {"index.h5", "index-00001.h5", "index-123456.h5", "shard-00003.h5", "shard-1.h5"})
+    EXPECT_TRUE(format.has_name(name)) << name;
+  EXPECT_EQ(format.linked_index_name(12), "index-00012.h5");
+  EXPECT_TRUE(format.is_linked_index(format.linked_index_name(100'000)));
+  for (const char* name : {"index.h5", "index-.h5", "index-1a.h5", "shard-00001.h5", "a/index-00001.h5",
+                           "./index-00001.h5", "index-00001.h5/", "index-00001.h5.old", "index--1.h5"})
+    EXPECT_FALSE(format.is_linked_index(name)) << name;
+  for (const char* name : {"", "index.h5.old", "index", "index-.h5", "index-00001", "aindex-1.h5", "shard-.h5",
+                           "shard-1", "shard-1a.h5", "shard-1.h5x", "x.h5", "shard-1.record", "ashard-1.h5"})
     EXPECT_FALSE(format.has_name(name)) << name;
   EXPECT_EQ(&format_of(Manifest{1, {{"index.h5", 1, ""}}}), &format);
   EXPECT_EQ(&format_of(Manifest{1, {}}), &format);

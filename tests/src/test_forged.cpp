@@ -31,24 +31,6 @@ const Raw& plain() {
   return creation;
 }
 
-// Error of the first reader that refuses a checkpoint; empty if all readers accept it.
-std::string refusal(const fs::path& dir) {
-  const std::unique_ptr<Device> device = make_cpu();
-  ParamStore store(*device, odd_specs(), Layout{}, coord_of(Layout{}, 0), true);
-  const std::function<void()> readers[] = {[&] { read_state(dir); },
-                                           [&] {
-                                             const CheckpointTensors tensors(dir);
-                                             for (const TensorInfo& t : tensors.list()) statistics(tensors, t.name);
-                                           },
-                                           [&] { diff_checkpoints(dir, dir); }, [&] { load_checkpoint(dir, store); }};
-  std::string first;
-  for (const auto& reader : readers) {
-    const std::string error = error_of(reader);
-    if (first.empty()) first = error;
-  }
-  return first;
-}
-
 struct Forgery {
   const char* name;
   const char* says;  // part of the error
@@ -56,11 +38,6 @@ struct Forgery {
 };
 std::ostream& operator<<(std::ostream& out, const Forgery& f) {
   return out << f.name;
-}
-
-// Changes a file of the checkpoint through the library.
-std::function<void(const fs::path&)> with(const char* file, const std::function<void(hid_t)>& change) {
-  return [=](const fs::path& dir) { change(RawFile(dir / file)); };
 }
 
 class ForgedCheckpoint : public testing::TestWithParam<Forgery> {};

@@ -2,7 +2,8 @@
 //
 // A checkpoint is a folder with one shard of each rank, one index and manifest.json. A shard holds
 // slices of tensors. The index holds the training state, small tensors, and the mapping of slices
-// to whole tensors. Names are paths from the root: groups ("/state"), tensors ("/params/x").
+// to whole tensors. If there are many mappings, linked indexes hold them, and the index has a link
+// to each tensor. Names are paths from the root: groups ("/state"), tensors ("/params/x").
 //
 // Invariants, on which the commit protocol of src/io relies (docs/design/checkpoints.md):
 // - A writer gets values in host memory. It uses no device, no communicator and no other file.
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -50,7 +52,7 @@ struct SliceMapping {
 using Attribute = std::variant<std::string, std::int64_t, std::uint64_t>;
 
 // A new file of a checkpoint.
-// - Order of calls: any of make_group() to write_sharded(), then close(), then verify().
+// - Order of calls: any of make_group() to link_sharded(), then close(), then verify().
 // - Functions that write a tensor make its missing groups.
 // - All throw Failure that names the file and the object. The file is then useless.
 class CheckpointWriter {
@@ -70,6 +72,9 @@ class CheckpointWriter {
   // Writes an f32 tensor whose values are in slices of other files. Their boxes do not overlap.
   // The files need not exist yet.
   virtual void write_sharded(const std::string& name, const Shape& shape, const std::vector<SliceMapping>& slices) = 0;
+  // Links to a tensor of this name that a linked index of the same folder has. The linked index
+  // need not exist yet.
+  virtual void link_sharded(const std::string& name, const std::string& linked_index) = 0;
 
   // Completes the file and syncs it to the disk. Every slice must be whole.
   virtual void close() = 0;
@@ -78,7 +83,8 @@ class CheckpointWriter {
 };
 
 // A checkpoint that is open for reading.
-// - Opens shards when read() needs them, and keeps a bounded number of them open.
+// - Opens shards and linked indexes when a call needs them, and keeps a bounded number of them
+//   open.
 // - Checks sizes before it allocates memory. All functions throw InputError if a file is damaged.
 class CheckpointReader {
  public:
@@ -103,9 +109,9 @@ class CheckpointReader {
   virtual void read(const std::string& name, const Box& box, void* data) = 0;
   // Reads like read(), but throws InputError if the tensor is sharded.
   virtual void read_unsharded(const std::string& name, const Box& box, void* data) = 0;
-  // Adds the names of the files that read() of this box opens. Opens no shard itself.
+  // Adds the names of the files that read() of this box opens, except the indexes. Opens no shard.
   virtual void add_files(const std::string& name, const Box& box, std::set<std::string>& files) = 0;
-  // Returns the names of the files that the index maps to tensors, listed in the manifest or not.
+  // Returns the names of the files that the indexes map to tensors, listed in the manifest or not.
   virtual std::set<std::string> mapped_files() = 0;
 };
 
@@ -121,23 +127,30 @@ class FileCheck {
   virtual std::string problem(const std::filesystem::path& file, const std::string_view* content) const = 0;
 };
 
+// Bytes of the index of a checkpoint and of its linked indexes, by name.
+using IndexBytes = std::map<std::string, std::string>;
+
 // A row of the table of formats (src/io/checkpoint_formats.cpp).
 struct CheckpointFormat {
   const char* extension;  // of the names of all files: ".h5"
   // Creates a file, which must not exist. Throws Failure.
   std::unique_ptr<CheckpointWriter> (*create)(const std::filesystem::path& file);
   // Opens the index of a checkpoint. Throws InputError.
-  // index: bytes of the index, which is then not read from the folder; may be nullptr
+  // indexes: bytes of all indexes, which are then not read from the folder; may be nullptr
   // check_file: called with the name of each file before it is opened. It throws InputError unless
   // the file has its size of the manifest.
-  std::unique_ptr<CheckpointReader> (*open)(const std::filesystem::path& step_dir, const std::string* index,
+  std::unique_ptr<CheckpointReader> (*open)(const std::filesystem::path& step_dir,
+                                            std::shared_ptr<const IndexBytes> indexes,
                                             std::function<void(const std::string& name)> check_file);
   // Returns the check of one file; nullptr if a reader withstands any bytes.
   std::unique_ptr<FileCheck> (*make_check)();
 
-  std::string index_name() const;          // "index.h5"
-  std::string shard_name(int rank) const;  // "shard-00003.h5"
-  // Returns whether `name` is the name of an index or of a shard.
+  std::string index_name() const;                   // "index.h5"
+  std::string linked_index_name(int number) const;  // "index-00001.h5"; numbers count from 1
+  std::string shard_name(int rank) const;           // "shard-00003.h5"
+  // Returns whether `name` is the name of a linked index.
+  bool is_linked_index(std::string_view name) const;
+  // Returns whether `name` is the name of an index, of a linked index or of a shard.
   bool has_name(std::string_view name) const;
 };
 

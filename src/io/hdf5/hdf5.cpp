@@ -252,7 +252,7 @@ void Hdf5File::verify() const {
   SY_ASSERT(context_.writing && id_.get() < 0, "{} is not a file that was written and closed", context_.file.string());
   constexpr const char* advice = "look at the disk and its file system, or write elsewhere";
   try {
-    const Hdf5File file = open(context_.file);
+    const Hdf5File file = open(context_.file, nullptr, [](const std::string&) { return true; });
     std::vector<std::byte> buffer;
     for (const Hdf5WriteLog::Row& row : log_->rows)
       if (row.read(file, buffer) != row.written)
@@ -331,6 +331,17 @@ void Hdf5File::create_virtual(const std::string& name, const Shape& shape, const
                           check(H5Pget_fill_value(properties.get(), H5T_NATIVE_FLOAT, &fill), file.context_, "read",
                                 name);
                           return checksum_of(made.shape(), made.mappings(), fill);
+                        }});
+}
+
+void Hdf5File::link(const std::string& name, const std::string& file) {
+  make_group(std::filesystem::path(name).parent_path().string());
+  write_point("create " + name, context_.file);
+  check(H5Lcreate_external(file.c_str(), name.c_str(), id_.get(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), context_,
+        "create", name);
+  log_->rows.push_back({name, checksum(file.data(), file.size()), [name](const Hdf5File& written, auto&) {
+                          const std::string linked = written.linked_file(name);
+                          return checksum(linked.data(), linked.size());
                         }});
 }
 

@@ -1,13 +1,16 @@
 // HDF5 files by RAII over the serial C library. Use them from one thread at a time.
 // Errors name file and object: Failure while writing, InputError while reading.
 // Writers call close(), which throws, then verify(), and only then rename the file.
-// Reading trusts no file: soft and external links are refused, sizes are checked before allocation.
+// Reading trusts no file: sizes are checked before allocation, and soft and external links are
+// refused. The caller may allow external links to datasets of the same name in some files.
 // Names are paths from the root ("/params/embedding.weight"). Missing groups are created.
 // Links keep their creation order. No times are stored, so equal content gives equal files.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,16 +80,20 @@ class Hdf5Dataset {
 
 class Hdf5File {
  public:
+  // Returns whether external links to datasets of a file are allowed.
+  using MayLink = std::function<bool(const std::string& file)>;
+
   static Hdf5File create(const std::filesystem::path& path);  // must not exist
   // Opens a file, read-only.
   // image: bytes of the file, which the library copies. The file is then not read, and `path` is
   // its name in errors. nullptr: reads the file.
-  static Hdf5File open(const std::filesystem::path& path, const std::string* image = nullptr);
+  // may_link: empty if no external link is allowed.
+  static Hdf5File open(const std::filesystem::path& path, const std::string* image = nullptr, MayLink may_link = {});
   // Flushes, closes and syncs a created file. Close all its datasets first. Throws.
   void close();
   // Reopens the file after close() and compares each written value with its checksum.
   // It is needed since libhdf5 may drop an error of the disk. Reads every value once.
-  // Covers datasets, attributes, mappings of virtual datasets, and groups.
+  // Covers datasets, attributes, mappings of virtual datasets, groups and links.
   // Throws Failure naming the object.
   void verify() const;
 
@@ -100,12 +107,20 @@ class Hdf5File {
   // Creates a virtual f32 dataset. Elements without a mapping, or of a missing file, read as NaN.
   void create_virtual(const std::string& name, const Shape& shape, const std::vector<SliceMapping>& mappings);
 
-  // Returns whether the object exists. Throws if a link on its path is soft or external.
-  bool has(const std::string& name) const;
+  // Links to the dataset of this name in another file of the same folder.
+  void link(const std::string& name, const std::string& file);
+
+  // Returns whether the object exists, or an allowed external link of this name. Throws if another
+  // link on its path is soft or external. The functions below throw if `name` is an external link.
+  bool has(const std::string& name) const { return find(name).has_value(); }
+  // Returns the file that an allowed external link leads to; empty if `name` is no such link.
+  std::string linked_file(const std::string& name) const { return find(name).value_or(""); }
+  bool has_dataset(const std::string& name) const;
   bool has(const std::string& object, const std::string& attribute) const;
   // Opens a dataset with all its mappings.
   Hdf5Dataset open_dataset(const std::string& name) const;
-  // Names of all datasets below a group, recursively, in creation order. At most eight levels.
+  // Names of all datasets below a group, recursively, in creation order, with those of allowed
+  // external links. At most eight levels.
   std::vector<std::string> datasets(const std::string& group = "/") const;
 
   // `object`: a group or dataset.
@@ -114,8 +129,14 @@ class Hdf5File {
   Attribute get(const std::string& object, const std::string& attribute, Attribute value) const;
 
  private:
+  // Returns the file of an object: "" for this one. Empty if the object is missing.
+  std::optional<std::string> find(const std::string& name) const;
+  // Throws InputError unless the object is in this file.
+  void require(const std::string& name) const;
+
   Hdf5Context context_;
   Hdf5Id id_;
+  MayLink may_link_;
   std::shared_ptr<Hdf5WriteLog> log_;  // of a file that is written
 };
 

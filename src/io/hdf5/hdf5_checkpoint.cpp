@@ -66,6 +66,9 @@ class Hdf5CheckpointWriter final : public CheckpointWriter {
     file_.create_virtual(name, shape, slices);
     file_.set(name, shape_attribute, fmt::format("{}", fmt::join(shape, " ")));
   }
+  void link_sharded(const std::string& name, const std::string& linked_index) override {
+    file_.link(name, linked_index);
+  }
   void close() override {
     end_slice();
     file_.close();
@@ -86,27 +89,52 @@ class Hdf5CheckpointWriter final : public CheckpointWriter {
   Index written_ = 0;                 // elements of it
 };
 
-// Assembles tensors from the shards that the index maps. It does not read virtual datasets through
-// libhdf5, which shows missing files as NaN and opens any path.
+// Open files, the latest used first. A further one closes the one that was not used for longest.
+class OpenFiles {
+ public:
+  // Returns an open file, which is valid until the next call. open(): opens it
+  template <class Open>
+  const Hdf5File& get(const std::string& name, Open open) {
+    constexpr std::size_t max_open = 4;
+    const auto known =
+        std::find_if(files_.begin(), files_.end(), [&](const auto& entry) { return entry.first == name; });
+    if (known != files_.end()) {
+      files_.splice(files_.begin(), files_, known);
+      return files_.front().second;
+    }
+    if (files_.size() == max_open) files_.pop_back();
+    files_.emplace_front(name, open());
+    return files_.front().second;
+  }
+
+ private:
+  std::list<std::pair<std::string, Hdf5File>> files_;
+};
+
+// Assembles tensors from the shards that the indexes map. It does not read virtual datasets through
+// libhdf5, which shows missing files as NaN and opens any path. Nor does it follow external links
+// through libhdf5, which opens any path, too.
 class Hdf5CheckpointReader final : public CheckpointReader {
  public:
-  Hdf5CheckpointReader(const fs::path& step_dir, const std::string* index,
+  Hdf5CheckpointReader(const fs::path& step_dir, std::shared_ptr<const IndexBytes> indexes,
                        std::function<void(const std::string&)> check_file)
       : dir_(step_dir),
+        indexes_(std::move(indexes)),
         check_file_(std::move(check_file)),
-        index_(index ? Hdf5File::open(dir_ / hdf5_format.index_name(), index) : open_file(hdf5_format.index_name())) {}
+        index_(open_index(hdf5_format.index_name(),
+                          [](const std::string& file) { return hdf5_format.is_linked_index(file); })) {}
 
   bool has(const std::string& object) const override { return index_.has(object); }
   bool has(const std::string& object, const std::string& attribute) const override {
-    return index_.has(object, attribute);
+    return file_of(object).has(object, attribute);
   }
   Attribute get(const std::string& object, const std::string& attribute, Attribute value) const override {
-    return index_.get(object, attribute, std::move(value));
+    return file_of(object).get(object, attribute, std::move(value));
   }
 
   std::vector<std::string> tensors(const std::string& group) const override { return index_.datasets(group); }
   TensorInfo tensor(const std::string& name) override {
-    if (!opened_.contains(name) && index_.has(name, shape_attribute)) return {name, DType::f32, shape_in(name)};
+    if (!opened_.contains(name) && has(name, shape_attribute)) return {name, DType::f32, shape_in(name)};
     const Hdf5Dataset& dataset = opened(name).dataset;
     return {name, dataset.dtype(), dataset.shape()};
   }
@@ -137,14 +165,15 @@ class Hdf5CheckpointReader final : public CheckpointReader {
   std::set<std::string> mapped_files() override {
     std::set<std::string> files;
     for (const std::string& name : index_.datasets()) {
-      const Hdf5Dataset dataset = index_.open_dataset(name);
+      if (const std::string linked = index_.linked_file(name); !linked.empty()) files.insert(linked);
+      const Hdf5Dataset dataset = file_of(name).open_dataset(name);
       for (const SliceMapping& mapping : dataset.mappings()) files.insert(mapping.file);
     }
     return files;
   }
 
  private:
-  // A dataset of the index whose values are read.
+  // A dataset of an index whose values are read.
   struct OpenTensor {
     Hdf5Dataset dataset;
     BoxIndex boxes;  // of its mappings
@@ -157,8 +186,11 @@ class Hdf5CheckpointReader final : public CheckpointReader {
   const OpenTensor& opened(const std::string& name) {
     const auto known = opened_.find(name);
     if (known != opened_.end()) return known->second;
-    OpenTensor tensor{index_.open_dataset(name), {}};
-    if (index_.has(name, shape_attribute) &&
+    const Hdf5File& file = file_of(name);
+    OpenTensor tensor{file.open_dataset(name), {}};
+    if (&file != &index_ && !tensor.dataset.is_virtual())
+      bad_input("{} of {} has its values in a linked index: use another checkpoint", name, dir_.string());
+    if (file.has(name, shape_attribute) &&
         (shape_in(name) != tensor.dataset.shape() || tensor.dataset.dtype() != DType::f32))
       bad_input("{} of {} has another shape or type than its attribute says: use another checkpoint", name,
                 dir_.string());
@@ -171,29 +203,42 @@ class Hdf5CheckpointReader final : public CheckpointReader {
   }
 
   const Hdf5File& shard(const std::string& file) {
-    constexpr std::size_t max_open_shards = 4;
-    const auto open =
-        std::find_if(shards_.begin(), shards_.end(), [&](const auto& entry) { return entry.first == file; });
-    if (open != shards_.end()) {
-      shards_.splice(shards_.begin(), shards_, open);
-      return shards_.front().second;
-    }
-    if (shards_.size() == max_open_shards) shards_.pop_back();
-    shards_.emplace_front(file, open_file(file));
-    return shards_.front().second;
+    return shards_.get(file, [&] { return open_file(file); });
   }
 
-  Hdf5File open_file(const std::string& file) const {
+  // Returns the index that holds an object: the linked index of a tensor that the index links to,
+  // otherwise the index. Valid until the next call.
+  const Hdf5File& file_of(const std::string& object) const {
+    const std::string name = index_.linked_file(object);
+    if (name.empty()) return index_;
+    const Hdf5File& linked = linked_.get(name, [&] { return open_index(name); });
+    if (!linked.has_dataset(object))
+      bad_input("{} holds no tensor {}, to which the index links: use another checkpoint", (dir_ / name).string(),
+                object);
+    return linked;
+  }
+
+  // Opens an index from its bytes, or from the folder. Throws InputError unless the manifest lists
+  // it.
+  Hdf5File open_index(const std::string& name, Hdf5File::MayLink may_link = {}) const {
+    if (indexes_)
+      if (const auto bytes = indexes_->find(name); bytes != indexes_->end())
+        return Hdf5File::open(dir_ / name, &bytes->second, std::move(may_link));
+    return open_file(name, std::move(may_link));
+  }
+  Hdf5File open_file(const std::string& file, Hdf5File::MayLink may_link = {}) const {
     check_file_(file);
     ++file_activity().opened;
-    return Hdf5File::open(dir_ / file);
+    return Hdf5File::open(dir_ / file, nullptr, std::move(may_link));
   }
 
   fs::path dir_;
+  std::shared_ptr<const IndexBytes> indexes_;  // nullptr if they are read from the folder
   std::function<void(const std::string&)> check_file_;
   Hdf5File index_;
-  std::map<std::string, OpenTensor> opened_;            // tensors of which values were read
-  std::list<std::pair<std::string, Hdf5File>> shards_;  // open shards, the latest used first
+  std::map<std::string, OpenTensor> opened_;  // tensors of which values were read
+  OpenFiles shards_;
+  mutable OpenFiles linked_;  // linked indexes
 };
 
 }  // namespace
@@ -208,9 +253,9 @@ constinit const CheckpointFormat hdf5_format = {
     .create = [](const fs::path& file) -> std::unique_ptr<CheckpointWriter> {
       return std::make_unique<Hdf5CheckpointWriter>(file);
     },
-    .open = [](const fs::path& step_dir, const std::string* index,
+    .open = [](const fs::path& step_dir, std::shared_ptr<const IndexBytes> indexes,
                std::function<void(const std::string&)> check_file) -> std::unique_ptr<CheckpointReader> {
-      return std::make_unique<Hdf5CheckpointReader>(step_dir, index, std::move(check_file));
+      return std::make_unique<Hdf5CheckpointReader>(step_dir, std::move(indexes), std::move(check_file));
     },
     .make_check = []() -> std::unique_ptr<FileCheck> { return std::make_unique<GlobalHeaps>(); },
 };

@@ -77,17 +77,28 @@ std::vector<SliceMapping> mappings_of(hid_t creation, const Hdf5Context& context
   return mappings;
 }
 
-// Throws InputError if `link`, which exists in a group or file, is a soft or external link.
-void check_hard_link(hid_t from, const std::string& link, const Hdf5Context& context) {
+// Returns the file of an external link of a group or file; empty if it is a hard link.
+// Throws InputError for a soft link, and unless the external link leads to the object `name` of a
+// file that is allowed.
+std::string target_file(hid_t from, const std::string& link, const std::string& name, const Hdf5Context& context,
+                        const Hdf5File::MayLink& may_link) {
   H5L_info_t info;
   check(H5Lget_info(from, link.c_str(), &info, H5P_DEFAULT), context, "look up", link);
-  if (info.type != H5L_TYPE_HARD) bad_input("{} of {} is a link to elsewhere", link, context.file.string());
+  if (info.type == H5L_TYPE_HARD) return "";
+  if (info.type == H5L_TYPE_EXTERNAL && may_link) {
+    std::vector<char> value(info.u.val_size);
+    const char *file = nullptr, *object = nullptr;
+    check(H5Lget_val(from, link.c_str(), value.data(), value.size(), H5P_DEFAULT), context, "read", link);
+    check(H5Lunpack_elink_val(value.data(), value.size(), nullptr, &file, &object), context, "read", link);
+    if (object == name && may_link(file)) return file;
+  }
+  bad_input("{} of {} is a link to elsewhere", link, context.file.string());
 }
 
 // Appends the names of the datasets below an open group. prefix: name of the group. seen: groups
 // visited before.
-void list_datasets(hid_t group, const std::string& prefix, const Hdf5Context& context, std::set<haddr_t>& seen,
-                   std::vector<std::string>& names) {
+void list_datasets(hid_t group, const std::string& prefix, const Hdf5Context& context,
+                   const Hdf5File::MayLink& may_link, std::set<haddr_t>& seen, std::vector<std::string>& names) {
   constexpr int max_levels = 8;
   const auto forged = [&](const std::string& name, const char* why) {
     bad_input("{} of {} {}", name, context.file.string(), why);
@@ -106,7 +117,10 @@ void list_datasets(hid_t group, const std::string& prefix, const Hdf5Context& co
                                           },
                                           context, prefix);
     const std::string link = name.substr(prefix.size());
-    check_hard_link(group, link, context);
+    if (!target_file(group, link, name, context, may_link).empty()) {
+      names.push_back(name);
+      continue;
+    }
     // The library decodes all mappings of a virtual dataset when it opens the dataset.
     H5O_info_t child;
     check(H5Oget_info_by_name2(group, link.c_str(), &child, H5O_INFO_BASIC, H5P_DEFAULT), context, "read", name);
@@ -114,7 +128,7 @@ void list_datasets(hid_t group, const std::string& prefix, const Hdf5Context& co
       names.push_back(name);
     } else if (child.type == H5O_TYPE_GROUP) {
       const Hdf5Id id(check(H5Gopen2(group, link.c_str(), H5P_DEFAULT), context, "read", name), H5Gclose);
-      list_datasets(id.get(), name + "/", context, seen, names);
+      list_datasets(id.get(), name + "/", context, may_link, seen, names);
     }
   }
 }
@@ -171,8 +185,9 @@ Index Hdf5Dataset::read_mapped(const SliceMapping& mapping, const Box& box, void
   return common.elements();
 }
 
-Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* image) {
+Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* image, MayLink may_link) {
   Hdf5File file;
+  file.may_link_ = std::move(may_link);
   file.context_ = {path, false};
   std::error_code error;
   if (!image && fs::exists(path, error) && !fs::is_regular_file(path, error))
@@ -201,17 +216,32 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* im
   return file;
 }
 
-bool Hdf5File::has(const std::string& name) const {
-  if (name == "/") return true;
+std::optional<std::string> Hdf5File::find(const std::string& name) const {
+  std::string file;
+  if (name == "/") return file;
   for (const std::string& link : path_to(name)) {
-    if (check(H5Lexists(id_.get(), link.c_str(), H5P_DEFAULT), context_, "look up", link) == 0) return false;
-    check_hard_link(id_.get(), link, context_);
+    if (check(H5Lexists(id_.get(), link.c_str(), H5P_DEFAULT), context_, "look up", link) == 0) return {};
+    file = target_file(id_.get(), link, name, context_, link == name ? may_link_ : MayLink());
   }
-  return true;
+  return file;
+}
+
+void Hdf5File::require(const std::string& name) const {
+  const std::optional<std::string> file = find(name);
+  if (!file) bad_input("{} holds no {}", context_.file.string(), name);
+  if (!file->empty()) bad_input("{} of {} is a link to {}", name, context_.file.string(), *file);
+}
+
+bool Hdf5File::has_dataset(const std::string& name) const {
+  if (!has(name)) return false;
+  require(name);
+  H5O_info_t object;
+  check(H5Oget_info_by_name2(id_.get(), name.c_str(), &object, H5O_INFO_BASIC, H5P_DEFAULT), context_, "read", name);
+  return object.type == H5O_TYPE_DATASET;
 }
 
 Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
-  if (!has(name)) bad_input("{} holds no {}", context_.file.string(), name);
+  require(name);
   Hdf5Dataset dataset;
   dataset.context_ = context_;
   dataset.name_ = name;
@@ -246,21 +276,23 @@ Hdf5Dataset Hdf5File::open_dataset(const std::string& name) const {
 }
 
 std::vector<std::string> Hdf5File::datasets(const std::string& group) const {
-  if (!has(group)) bad_input("{} holds no {}", context_.file.string(), group);
+  require(group);
   const Hdf5Id id(check(H5Gopen2(id_.get(), group.c_str(), H5P_DEFAULT), context_, "read", group), H5Gclose);
   std::vector<std::string> names;
   std::set<haddr_t> seen;
-  list_datasets(id.get(), group == "/" ? group : group + "/", context_, seen, names);
+  list_datasets(id.get(), group == "/" ? group : group + "/", context_, may_link_, seen, names);
   return names;
 }
 
 bool Hdf5File::has(const std::string& object, const std::string& attribute) const {
-  return has(object) && check(H5Aexists_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT), context_,
-                              "look up attribute " + attribute, object) > 0;
+  if (!has(object)) return false;
+  require(object);
+  return check(H5Aexists_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT), context_,
+               "look up attribute " + attribute, object) > 0;
 }
 
 Attribute Hdf5File::get(const std::string& object, const std::string& attribute, Attribute value) const {
-  if (!has(object)) bad_input("{} holds no {}", context_.file.string(), object);
+  require(object);
   const std::string action = "read attribute " + attribute;
   const Hdf5Id id(check(H5Aopen_by_name(id_.get(), object.c_str(), attribute.c_str(), H5P_DEFAULT, H5P_DEFAULT),
                         context_, action, object),
