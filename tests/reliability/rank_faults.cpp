@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "dist/launcher.h"
 #include "src/build_info.h"
 #include "tests/faults/faults.h"
+#include "tests/reliability/file_history.h"
 
 namespace sy::campaign {
 namespace {
@@ -72,9 +74,21 @@ void arm_kill(const std::string& text) {
   fault_arm(&fault);
 }
 
+// Records the changes of files as CAMPAIGN_RECORD says.
+void arm_record(const std::string& text) {
+  static std::string path;
+  std::string file;
+  std::istringstream(text) >> file >> path;
+  Fault none;
+  none.path = path.c_str();
+  fault_arm(&none);
+  start_record(file);
+}
+
 }  // namespace
 
 void arm_rank_faults() {
+  if (const char* const record = std::getenv("CAMPAIGN_RECORD")) return arm_record(record);
   if (const char* const kill = std::getenv("CAMPAIGN_KILL")) return arm_kill(kill);
   const char* const chosen = std::getenv("CAMPAIGN_WINDOW");
   if (!chosen && !std::getenv("CAMPAIGN_COUNTS")) return;
@@ -91,7 +105,8 @@ void arm_rank_faults() {
 
 void write_window_counts() {
   const char* const path = std::getenv("CAMPAIGN_COUNTS");
-  if (!path) return;
+  const auto passed = [](const auto& count) { return count > 0; };
+  if (!path || !(fault_calls() > 0 || std::ranges::any_of(injection.passages, passed))) return;
   std::ofstream out(path + ("." + std::to_string(launched_rank().rank)));
   for (const auto& passages : injection.passages) out << passages << " ";
   out << fault_calls();
