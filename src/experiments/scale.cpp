@@ -155,9 +155,8 @@ class Points {
         check_config_for_layout(to_choose_by(config_, batch), named->layout);
         ScalePoint point = this->point(named->layout, batch, named->balanced);
         const Config config = measured(point);
-        std::erase_if(point.runs, [&](const Training& t) {
-          return last_step(t.run) < t.steps || !other_settings(t.run, config).empty();
-        });
+        std::erase_if(point.runs,
+                      [&](const Training& t) { return !has_ended(t) || !other_settings(t.run, config).empty(); });
         point.requested = false;
         if (!point.runs.empty()) found.push_back(std::move(point));
       } catch (const InputError&) {  // a run of another configuration
@@ -343,7 +342,7 @@ ScaleResult plan_scale(const ScaleOptions& options) {
                      counted(options.ranks.front(), "rank"), counted(fewest, "rank")));
   for (ScalePoint& point : result.points) {
     point.predicted = points.predicted(point);
-    point.reused = std::ranges::all_of(point.runs, [](const Training& t) { return last_step(t.run) >= t.steps; });
+    point.reused = std::ranges::all_of(point.runs, has_ended);
   }
   return result;
 }

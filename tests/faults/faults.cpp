@@ -231,12 +231,14 @@ ssize_t writev(int file, const struct iovec* buffers, int count) {
   });
 }
 // The system calls of a stream are within libc, where they cannot be replaced. The program flushes
-// after each line, and its streams only append.
+// after each line of a log, and syncs other files after their streams are closed.
 size_t fwrite(const void* data, size_t size, size_t count, FILE* stream) {
   NEXT(fwrite);
   if (fails(fileno(stream))) return 0;
+  const bool appends = recorder && (::fcntl(fileno(stream), F_GETFL) & O_APPEND);
+  const long at = recorder && !appends ? std::ftell(stream) : 0;
   const size_t written = real(data, size, count, stream);
-  record(fileno(stream), {FileChange::append, "", "", 0, data, written * size});
+  record(fileno(stream), {appends ? FileChange::append : FileChange::write, "", "", at, data, written * size});
   return written;
 }
 int fflush(FILE* stream) {

@@ -30,6 +30,11 @@ struct Injection {
 };
 Injection injection;
 
+// Number of this rank; 0 without a launcher.
+int rank_here() {
+  return std::max(0, launched_rank().rank);
+}
+
 void act(Action action) {
   if (action == Action::kill) ::raise(SIGKILL);
   if (action == Action::stop) ::raise(SIGSTOP);
@@ -67,7 +72,7 @@ void arm_kill(const std::string& text) {
   int rank = -1, kind = 0;
   Fault fault;
   std::istringstream(text) >> rank >> fault.at >> kind >> path;
-  if (fault.at != 0 && rank != launched_rank().rank) return;
+  if (fault.at != 0 && rank != rank_here()) return;
   fault.path = path.c_str();
   fault.error = kind == 0 ? kill_before : kill_halfway;
   fault.removals = true;
@@ -94,7 +99,7 @@ void arm_rank_faults() {
   if (!chosen && !std::getenv("CAMPAIGN_COUNTS")) return;
   int rank = -1;
   if (chosen) std::istringstream(chosen) >> rank >> injection.window >> injection.call >> injection.action;
-  if (chosen && rank != launched_rank().rank) return;
+  if (chosen && rank != rank_here()) return;
   injection.active = true;
   Fault none;
   none.path = "/checkpoints/";
@@ -107,7 +112,7 @@ void write_window_counts() {
   const char* const path = std::getenv("CAMPAIGN_COUNTS");
   const auto passed = [](const auto& count) { return count > 0; };
   if (!path || !(fault_calls() > 0 || std::ranges::any_of(injection.passages, passed))) return;
-  std::ofstream out(path + ("." + std::to_string(launched_rank().rank)));
+  std::ofstream out(path + ("." + std::to_string(rank_here())));
   for (const auto& passages : injection.passages) out << passages << " ";
   out << fault_calls();
 }

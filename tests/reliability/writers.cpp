@@ -1,6 +1,6 @@
 #include "tests/reliability/writers.h"
 
-#include <csignal>
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -112,7 +112,7 @@ Writer starting(const char* name, std::vector<std::string> args, const fs::path&
 std::vector<Writer> starters(const fs::path& folder) {
   write_text("sweep.ini", "[sweep]\nbase = config.ini\nvary = train.lr=1e-3,1e-2\n");
   const fs::path swept = folder / "swept";
-  Writer sweep = starting("sweep", {"sweep", "sweep.ini", "--train.steps=2"}, swept,
+  Writer sweep = starting("sweep", {"sweep", "sweep.ini", "--train.steps=2", "--train.validate_every=1"}, swept,
                           {"sweep.md", "sweep.json", "sweep.svg"}, training_result);
   sweep.result = [swept, of_runs = sweep.result] {
     const std::string runs = of_runs();
@@ -287,12 +287,21 @@ Point point_of(const std::vector<Writer>& writers, Index kinds, Index trial) {
   fail("no such point");
 }
 
+// The texts from a line before their first difference on.
+static std::string difference_of(const std::string& made, const std::string& expected) {
+  const auto at = static_cast<std::size_t>(std::ranges::mismatch(made, expected).in1 - made.begin());
+  const std::size_t begin = at < 100 ? 0 : at - 100;
+  return fmt::format("'{}', not '{}'\n", made.substr(begin, 300), expected.substr(begin, 300));
+}
+
 Outcome outcome_again(const Writer& writer, std::string& details) {
   const CommandResult again = run_command(writer.again);
   details += "again: " + text_of(again);
   if (again.hung) return Outcome::hung;
   if (again.signal != 0) return Outcome::crashed;
-  const bool equal = writer.result() == writer.undisturbed;
+  const std::string made = writer.result();
+  const bool equal = made == writer.undisturbed;
+  if (!equal) details += "the results differ: " + difference_of(made, writer.undisturbed);
   if (again.code == 0) return equal ? Outcome::survived : Outcome::wrong;
   // The first command may have made the whole output, which a command does not replace.
   return equal && outcome_of(again) == Outcome::reported ? Outcome::survived : Outcome::unclear;
