@@ -90,7 +90,7 @@ void OutputFolder::open(std::set<std::string> files, bool overwrite) {
   old_ = check_output(folder_, files, overwrite);
   std::error_code error;
   made_ = !fs::exists(folder_, error);
-  error = make_synced_folders(folder_);
+  error = try_make_synced_folders(folder_);
   if (error)
     throw_write_error(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
                                                  folder_.string(), error.message()));

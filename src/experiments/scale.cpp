@@ -15,6 +15,7 @@
 #include "src/params/costs.h"
 #include "src/system/digest.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
 
@@ -374,7 +375,7 @@ bool measure_scale(ScaleResult& result) {
   for (int repeat = 0; repeat < options.repeats; ++repeat)
     for (const ScalePoint& point : result.points)
       if (point.requested) trainings.push_back(point.runs[repeat]);
-  make_folders(trainings.front().run.parent_path());
+  make_synced_folders(trainings.front().run.parent_path());
   write_file(trainings.front().run.parent_path() / "environment.json", json_text(result.environment.json()));
   const auto failures = train_all(trainings, options.launcher);
   if (!failures) return false;

@@ -207,8 +207,7 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
   Progress progress(waiting.size());
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     const Training& t = *waiting[i];
-    if (const std::error_code error = make_synced_folders(t.run.parent_path()))
-      fail("cannot make the folder {}: {}", t.run.parent_path().string(), error.message());
+    make_synced_folders(t.run.parent_path());
     std::error_code ignored;
     if (t.measured && fs::exists(t.run / "config.ini", ignored)) fs::remove_all(t.run, ignored);
     std::vector<std::string> command = launch_command(launcher, t.ranks, t.measured);

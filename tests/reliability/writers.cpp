@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <regex>
 #include <sstream>
 
 #include "src/system/files.h"
@@ -116,7 +117,9 @@ std::vector<Writer> starters(const fs::path& folder) {
                           {"sweep.md", "sweep.json", "sweep.svg"}, training_result);
   sweep.result = [swept, of_runs = sweep.result] {
     const std::string runs = of_runs();
-    return runs.empty() ? "" : runs + files_result(swept / "sweep.json");
+    // A warning about a cut line of metrics.jsonl is right.
+    static const std::regex warnings(R"("warnings":\[[^\]]*\],)");
+    return runs.empty() ? "" : runs + std::regex_replace(files_result(swept / "sweep.json"), warnings, "");
   };
   // It deletes the checkpoints of trainings that have ended.
   Writer scale = starting(
