@@ -317,7 +317,12 @@ TrialResult outcome_of_failure(const Writer& writer, const CommandResult& first,
     result.outcome = has_warning(first.err) ? Outcome::reported : Outcome::wrong;
     if (is_failure(result.outcome)) return result;
   }
-  const Outcome again = outcome_again(writer, result.details);
+  Outcome again = outcome_again(writer, result.details);
+  if (is_failure(again) && result.outcome == Outcome::reported && first.code == 0) {
+    // It has made another output, with a warning, and does not replace it.
+    writer.reset();
+    again = outcome_again(writer, result.details);
+  }
   if (is_failure(again)) result.outcome = again;
   return result;
 }
