@@ -11,6 +11,7 @@
 #include "src/experiments/scale_check.h"
 #include "src/experiments/scale_report.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 #include "src/train/stop.h"
 
 namespace sy {
@@ -117,7 +118,7 @@ int scale_command(CommandLine& line) {
     svg = false;
     warn(fmt::format("no page: {}", e.what()));
   }
-  make_folders(scale_options.output / "figures");
+  make_synced_folders(scale_options.output / "figures");
   for (const auto& [name, content] : scale_figure_files(result, record_for(result.provenance, detail), svg))
     write_file(scale_options.output / "figures" / name, content);
   if (arguments["json"].as<bool>())

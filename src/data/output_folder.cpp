@@ -5,6 +5,7 @@
 #include "src/data/tokenizer.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 
 namespace sy {
 
@@ -88,7 +89,8 @@ OutputFolder::~OutputFolder() {
 void OutputFolder::open(std::set<std::string> files, bool overwrite) {
   old_ = check_output(folder_, files, overwrite);
   std::error_code error;
-  made_ = fs::create_directories(folder_, error);
+  made_ = !fs::exists(folder_, error);
+  error = try_make_synced_folders(folder_);
   if (error)
     throw_write_error(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
                                                  folder_.string(), error.message()));

@@ -15,6 +15,7 @@
 #include "src/params/costs.h"
 #include "src/system/digest.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 #include "src/text/error_list.h"
 #include "src/text/numbers.h"
 
@@ -155,9 +156,8 @@ class Points {
         check_config_for_layout(to_choose_by(config_, batch), named->layout);
         ScalePoint point = this->point(named->layout, batch, named->balanced);
         const Config config = measured(point);
-        std::erase_if(point.runs, [&](const Training& t) {
-          return last_step(t.run) < t.steps || !other_settings(t.run, config).empty();
-        });
+        std::erase_if(point.runs,
+                      [&](const Training& t) { return !has_ended(t) || !other_settings(t.run, config).empty(); });
         point.requested = false;
         if (!point.runs.empty()) found.push_back(std::move(point));
       } catch (const InputError&) {  // a run of another configuration
@@ -343,7 +343,7 @@ ScaleResult plan_scale(const ScaleOptions& options) {
                      counted(options.ranks.front(), "rank"), counted(fewest, "rank")));
   for (ScalePoint& point : result.points) {
     point.predicted = points.predicted(point);
-    point.reused = std::ranges::all_of(point.runs, [](const Training& t) { return last_step(t.run) >= t.steps; });
+    point.reused = std::ranges::all_of(point.runs, has_ended);
   }
   return result;
 }
@@ -375,7 +375,7 @@ bool measure_scale(ScaleResult& result) {
   for (int repeat = 0; repeat < options.repeats; ++repeat)
     for (const ScalePoint& point : result.points)
       if (point.requested) trainings.push_back(point.runs[repeat]);
-  make_folders(trainings.front().run.parent_path());
+  make_synced_folders(trainings.front().run.parent_path());
   write_file(trainings.front().run.parent_path() / "environment.json", json_text(result.environment.json()));
   const auto failures = train_all(trainings, options.launcher);
   if (!failures) return false;

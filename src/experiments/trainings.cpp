@@ -19,7 +19,10 @@
 
 #include "kernels/check.h"
 #include "src/experiments/outcome.h"
+#include "src/io/lock.h"
+#include "src/io/manifest.h"
 #include "src/system/files.h"
+#include "src/system/new_folders.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
@@ -174,6 +177,16 @@ void check_folder(const fs::path& run, const Config& config) {
               join(other));
 }
 
+bool has_ended(const Training& training) {
+  std::error_code none;
+  // A killed process leaves its lock file.
+  if (last_step(training.run) < training.steps || fs::exists(training.run / lock_name, none)) return false;
+  const fs::path checkpoints = checkpoints_of(training.run);
+  if (training.measured || !fs::is_directory(checkpoints, none)) return true;
+  const std::vector<Index> saved = steps_in(checkpoints);
+  return saved.empty() || saved.front() >= training.steps;
+}
+
 void add_warnings(const fs::path& run, std::vector<std::string>& warnings) {
   constexpr std::string_view begin = "switchyard: warning: ";
   std::ifstream log(run.string() + ".log");
@@ -189,13 +202,13 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
   std::vector<const Training*> waiting;
   std::set<fs::path> known;
   for (const Training& t : trainings)
-    if (known.insert(t.run).second && last_step(t.run) < t.steps) waiting.push_back(&t);
+    if (known.insert(t.run).second && !has_ended(t)) waiting.push_back(&t);
   std::map<fs::path, std::string> failures;
   Progress progress(waiting.size());
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     const Training& t = *waiting[i];
+    make_synced_folders(t.run.parent_path());
     std::error_code ignored;
-    fs::create_directories(t.run.parent_path(), ignored);
     if (t.measured && fs::exists(t.run / "config.ini", ignored)) fs::remove_all(t.run, ignored);
     std::vector<std::string> command = launch_command(launcher, t.ranks, t.measured);
     command.insert(command.end(), {program_path().string(), "train", t.config.string()});

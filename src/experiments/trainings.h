@@ -31,6 +31,10 @@ std::vector<std::string> other_settings(const std::filesystem::path& run, const 
 // would be mistaken for this one.
 void check_folder(const std::filesystem::path& run, const Config& config);
 
+// Returns whether a training has ended. A killed one may have metrics of all steps without its last
+// checkpoint. If all checkpoints were deleted, it has nevertheless ended.
+bool has_ended(const Training& training);
+
 // Adds the warnings in RUN.log to `warnings`, without duplicates.
 void add_warnings(const std::filesystem::path& run, std::vector<std::string>& warnings);
 

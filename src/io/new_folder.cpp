@@ -59,9 +59,7 @@ void NewFolder::refuse_existing() const {
 
 void NewFolder::open() {
   if (path_exists(target_)) refuse_existing();
-  if (target_.has_parent_path())
-    if (const std::error_code error = make_synced_folders(target_.parent_path()))
-      fail("cannot make the folder {}: {}", target_.parent_path().string(), error.message());
+  if (target_.has_parent_path()) make_synced_folders(target_.parent_path());
   write_point("mkdir", staging_);
   if (::mkdir(staging_.c_str(), 0777) != 0) {
     if (errno != EEXIST) fail("cannot make the folder {}: {}", staging_.string(), std::strerror(errno));

@@ -95,11 +95,13 @@ fs::path unfinished_path(const fs::path& checkpoints, Index step, Index number) 
 }
 
 Index free_number(const fs::path& checkpoints, Index step) {
-  std::error_code error;
-  Index number = 1;
-  while (fs::symlink_status(unfinished_path(checkpoints, step, number), error).type() != fs::file_type::not_found)
-    ++number;
-  return number;
+  for (Index number = 1;; ++number) {
+    const fs::path path = unfinished_path(checkpoints, step, number);
+    std::error_code error;
+    const fs::file_type type = fs::symlink_status(path, error).type();
+    if (type == fs::file_type::not_found) return number;
+    if (type == fs::file_type::none) fail("cannot look up {}: {}", path.string(), error.message());
+  }
 }
 
 std::vector<std::string> remove_leftovers(const fs::path& checkpoints) {

@@ -4,13 +4,19 @@
 
 #include <vector>
 
+#include "kernels/check.h"
 #include "src/system/files.h"
 
 namespace sy {
 
 namespace fs = std::filesystem;
 
-std::error_code make_synced_folders(const fs::path& path) {
+void make_synced_folders(const fs::path& path) {
+  if (const std::error_code error = try_make_synced_folders(path))
+    fail("cannot make the folder {}: {}", path.string(), error.message());
+}
+
+std::error_code try_make_synced_folders(const fs::path& path) {
   const auto parent_of = [](const fs::path& folder) { return folder.has_parent_path() ? folder.parent_path() : "."; };
   std::error_code error;
   std::vector<fs::path> parents;  // in which a name is made, the innermost first

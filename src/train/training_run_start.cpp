@@ -48,7 +48,7 @@ std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> past_blends(co
 
 void TrainingRun::lock_folder() {
   if (!is_first_rank()) return;
-  if (const std::error_code ec = make_synced_folders(dir_))
+  if (const std::error_code ec = try_make_synced_folders(dir_))
     throw_write_error(ec.value(), fmt::format("run.dir = {} cannot be written ({}): check the path and its permissions",
                                               dir_.string(), ec.message()));
   lock_.emplace(dir_, lock_timeout, "run.dir", "choose another run.dir");

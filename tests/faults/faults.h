@@ -20,6 +20,11 @@ constexpr int lost_write = -1;   // writes nothing, and returns the full number 
 constexpr int kill_before = -2;   // before the call
 constexpr int kill_halfway = -3;  // after half of the bytes of a write; before any other call
 
+// Calls that read. A fault may count them in place of the calls that change files.
+constexpr int fault_opens = 1;    // open, openat, fopen and opendir of a file that must exist
+constexpr int fault_lookups = 2;  // stat, lstat, fstatat, access and realpath
+constexpr int fault_data = 4;     // read, pread, fstat and readdir
+
 extern "C" {
 
 struct Fault {
@@ -29,6 +34,7 @@ struct Fault {
   bool lasts = false;     // true: all later calls fail too
   bool no_sync = false;   // true: fsync does nothing, which saves time in tests
   bool removals = false;  // true: unlink, rmdir and remove are counted too
+  int reads = 0;          // sum of fault_opens, ...: these calls alone are counted
 };
 
 // A change of files that has succeeded.
@@ -43,7 +49,8 @@ struct FileChange {
 };
 
 void fault_arm(const Fault* fault);  // starts counting at 0; nullptr: stops counting
-long fault_calls();                  // number of calls counted since fault_arm()
+long fault_calls();                  // number of calls counted since a fault was armed
+long fault_reads(int kinds);         // the same of these kinds of calls that read
 // Calls `record` after each change of a file on the armed paths. Any thread may call it.
 void fault_record(void (*record)(const FileChange&));
 }

@@ -58,8 +58,11 @@ struct RowEntry {
 const std::vector<RowEntry>& rows();
 
 std::unique_ptr<Row> make_kills();
+std::unique_ptr<Row> make_child_kills();
 std::unique_ptr<Row> make_power_losses();
+std::unique_ptr<Row> make_command_power_losses();
 std::unique_ptr<Row> make_failed_calls();
+std::unique_ptr<Row> make_failed_reads();
 std::unique_ptr<Row> make_damage();
 std::unique_ptr<Row> make_text_damage();
 std::unique_ptr<Row> make_foreign_files();
@@ -98,10 +101,10 @@ struct CommandResult {
 };
 struct CommandOptions {
   const Fault* fault = nullptr;
-  double limit = 120;                           // seconds until a command counts as hung
-  std::function<void()> prepare = nullptr;      // called in the child
-  std::function<void()> finish = nullptr;       // called in the child after the command
-  void (*record)(const FileChange&) = nullptr;  // of fault_record()
+  double limit = 120;                       // seconds until a command counts as hung
+  std::function<void()> prepare = nullptr;  // called in the child
+  std::function<void()> finish = nullptr;   // called in the child after the command
+  fs::path record = {};                     // file of start_record(); empty: records nothing
   std::function<void(pid_t)> meanwhile = nullptr;
 };
 // Runs a command of the program in a forked child, without exec(). Threads must not exist.

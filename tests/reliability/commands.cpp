@@ -15,6 +15,7 @@
 
 #include "kernels/check.h"
 #include "tests/reliability/campaign.h"
+#include "tests/reliability/file_history.h"
 
 int switchyard_main(int argc, char** argv);
 
@@ -81,7 +82,7 @@ CommandResult in_child(const CommandOptions& options, const std::function<int()>
     ::dup2(err.file(), STDERR_FILENO);
     if (options.prepare) options.prepare();
     fault_arm(options.fault);
-    fault_record(options.record);
+    if (!options.record.empty()) start_record(options.record);
     // An exception that leaves the main function ends a process.
     const int code = [&]() noexcept { return body(); }();
     *calls = fault_calls();

@@ -1,5 +1,9 @@
 #include "tests/reliability/file_history.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <limits>
 #include <sstream>
 
@@ -171,34 +175,35 @@ std::string bytes_from(std::istream& in) {
   return bytes;
 }
 
-}  // namespace
+int record_file = -1;
 
-void FileHistory::save(const fs::path& file) const {
+// One write appends the whole change, so that changes of two processes do not mix.
+void append_change(const FileChange& change) {
   std::string text;
-  put(text, std::ssize(nodes_));
-  for (const Node& node : nodes_) put(text, Index{node.is_folder});
-  for (const Change& c : changes_) {
-    for (const Index number : {static_cast<Index>(c.kind), c.node, c.target, c.offset, Index{c.joined}})
-      put(text, number);
-    put(text, c.name);
-    put(text, c.data);
-  }
-  write_text(file, text);
+  put(text, change.kind);
+  put(text, fs::absolute(change.path).string());
+  put(text, *change.to ? fs::absolute(change.to).string() : "");
+  put(text, change.offset);
+  put(text, std::string(static_cast<const char*>(change.data), change.bytes));
+  if (::write(record_file, text.data(), text.size()) != std::ssize(text)) ::abort();
 }
 
-void FileHistory::load(const fs::path& file) {
+}  // namespace
+
+void start_record(const fs::path& file) {
+  record_file = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (record_file < 0) fail("cannot write {}", file.string());
+  fault_record(append_change);
+}
+
+void FileHistory::add_recorded(const fs::path& file) {
   std::istringstream in(read_file(file));
-  nodes_.resize(static_cast<std::size_t>(number_from(in)));
-  for (Node& node : nodes_) node = {number_from(in) != 0, {}, {}};
-  changes_.clear();
   while (in.peek() != std::char_traits<char>::eof()) {
-    Change c{static_cast<Kind>(number_from(in)), number_from(in), "", 0};
-    c.target = number_from(in);
-    c.offset = number_from(in);
-    c.joined = number_from(in) != 0;
-    c.name = bytes_from(in);
-    c.data = bytes_from(in);
-    changes_.push_back(std::move(c));
+    const auto kind = static_cast<FileChange::Kind>(number_from(in));
+    const std::string path = bytes_from(in), to = bytes_from(in);
+    const Index offset = number_from(in);
+    const std::string data = bytes_from(in);
+    add({kind, path.c_str(), to.c_str(), offset, data.data(), data.size()});
   }
 }
 

@@ -28,8 +28,8 @@ class FileHistory {
   // synced, or the program has printed that they are saved.
   std::vector<Index> committed(Index count) const;
 
-  void save(const fs::path& file) const;
-  void load(const fs::path& file);
+  // Adds the changes of a file that start_record() has begun.
+  void add_recorded(const fs::path& file);
 
  private:
   enum class Kind { write, truncate, link, unlink, sync };
@@ -59,5 +59,9 @@ class FileHistory {
   std::vector<Node> nodes_;  // as they are now
   std::vector<Change> changes_;
 };
+
+// Makes this process append its changes of files on the armed paths to a file. Several processes
+// may append to the same file: the order is that of the changes.
+void start_record(const fs::path& file);
 
 }  // namespace sy::campaign

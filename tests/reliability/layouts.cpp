@@ -1,6 +1,7 @@
-// Row `layouts`: a rank of two is killed in a save. The training goes on under the same layout, and
-// under another one.
+// Row `layouts`: a rank of two is killed while it writes. The training goes on under the same
+// layout, and under another one.
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <sstream>
 
@@ -24,10 +25,27 @@ struct TwoRanks {
 };
 const std::vector<TwoRanks> layouts = {{"dp 2", "--parallel.ep=1"}, {"ep 2", "--parallel.ep=2"}};
 
-// Trains until `step`, from step 2 in the folder. Step 4 is saved, and then step 2 is deleted.
-std::vector<std::string> args_until(Index step, const std::string& setting) {
-  return train_args({"--run.resume=true", "--run.checkpoint_every=2", "--run.keep=1",
-                     fmt::format("--train.steps={}", step), setting});
+// A job one of whose ranks is killed. It trains two steps and saves the second.
+struct JobEntry {
+  const TwoRanks& layout;
+  Index until;  // 2: begins without a folder, with all logs. 4: deletes the checkpoint of step 2
+};
+const JobEntry jobs[] = {{layouts[0], 4}, {layouts[1], 4}, {layouts[1], 2}};
+
+// Trains until `step`, from the last checkpoint in the folder.
+std::vector<std::string> args_until(Index step, const std::string& setting, bool has_logs) {
+  std::vector<std::string> args = train_args({"--run.resume=true", "--run.checkpoint_every=2", "--run.keep=1",
+                                              fmt::format("--train.steps={}", step), setting});
+  if (has_logs) args.insert(args.end(), {"--log.csv=true", "--log.prometheus=true", "--log.tensorboard=true"});
+  return args;
+}
+
+// Outcome of a job one of whose ranks was killed. It must end with one message, and with the exit
+// code of a signal; with MPICH it is 1.
+Outcome outcome_of_kill(const CommandResult& result) {
+  const Outcome outcome = outcome_of_lost_rank(result);
+  if (outcome != Outcome::reported) return outcome;
+  return errors_in(result.err) <= 1 && (result.code == 128 + SIGKILL || result.code == 1) ? outcome : Outcome::unclear;
 }
 
 // Metrics that all layouts must agree on.
@@ -72,22 +90,24 @@ class Layouts final : public Row {
  public:
   Layouts() {
     make_inputs();
-    for (const TwoRanks& layout : layouts) {
-      Case c{&layout};
+    for (const JobEntry& job : jobs) {
+      Case c{&job};
       c.start = fmt::format("start-{}", cases_.size());
       fs::remove_all("run");
-      must_run_job(args_until(2, layout.setting));
-      replace_folder("run", c.start);
-      must_run_job(args_until(4, layout.setting), [] {
+      if (!c.is_new()) {
+        must_run_job(c.args_until(2));
+        replace_folder("run", c.start);
+      }
+      must_run_job(c.args_until(job.until), [] {
         ::setenv("CAMPAIGN_COUNTS", "counts", 1);
         ::setenv("CAMPAIGN_KILL", ("0 0 0 " + run_folder()).c_str(), 1);
       });
       for (Index rank = 0; rank < num_ranks; ++rank) {
         std::istringstream in(read_file(fmt::format("counts.{}", rank)));
         for (long number = 0; in >> number;) c.calls[rank] = number;
-        if (c.calls[rank] < 3) fail("{}: rank {} makes {} calls", layout.name, rank, c.calls[rank]);
+        if (c.calls[rank] < 3) fail("{}: rank {} makes {} calls", job.layout.name, rank, c.calls[rank]);
       }
-      must_run_job(args_until(6, layout.setting));
+      must_run_job(c.args_until(6));
       c.undisturbed = training_result("run");
       replace_folder("run", fmt::format("undisturbed-{}", cases_.size()));
       c.metrics = metrics_of("run");
@@ -110,29 +130,33 @@ class Layouts final : public Row {
       if (rank == 1) ++c;
     }
     const long call = index / num_kinds + 1, kind = index % num_kinds;
-    replace_folder(c->start, "run");
+    fs::remove_all("run");
+    if (!c->is_new()) replace_folder(c->start, "run");
     const CommandResult killed =
-        run_job(job_command(args_until(4, c->layout->setting)),
+        run_job(job_command(c->args_until(c->job->until)),
                 {.limit = 120, .prepare = [&] {
                    ::setenv("CAMPAIGN_KILL", fmt::format("{} {} {} {}", rank, call, kind, run_folder()).c_str(), 1);
                  }});
-    TrialResult result{outcome_of_lost_rank(killed),
-                       fmt::format("{}: rank {} is killed {} call {} of {}: {}", c->layout->name, rank,
-                                   kind == 0 ? "before" : "halfway of", call, c->calls[rank], text_of(killed))};
+    TrialResult result{
+        outcome_of_kill(killed),
+        fmt::format("{} to step {}: rank {} is killed {} call {} of {}: {}", c->job->layout.name, c->job->until, rank,
+                    kind == 0 ? "before" : "halfway of", call, c->calls[rank], text_of(killed))};
     if (is_failure(result.outcome)) return result;
+    std::error_code ignored;
+    fs::create_directories("run", ignored);  // a new job may be killed before it makes it
     replace_folder("run", "killed");
 
-    const CommandResult same = run_job(job_command(args_until(6, c->layout->setting)), {.limit = 120});
+    const CommandResult same = run_job(job_command(c->args_until(6)), {.limit = 120});
     result.details += "the same layout: " + text_of(same);
     if (const Outcome outcome = resumed(same); is_failure(outcome)) return {outcome, result.details};
     if (training_result("run") != c->undisturbed) return {Outcome::wrong, result.details};
 
     // Another layout: one rank, or the other one of two.
     replace_folder("killed", "run");
-    const TwoRanks& other = layouts[c->layout == layouts.data() ? 1 : 0];
+    const TwoRanks& other = layouts[&c->job->layout == layouts.data() ? 1 : 0];
     const bool is_alone = trial % 2 == 0;
-    const CommandResult last = is_alone ? run_command(args_until(6, "--parallel.ep=1"))
-                                        : run_job(job_command(args_until(6, other.setting)), {.limit = 120});
+    const CommandResult last = is_alone ? run_command(c->args_until(6, "--parallel.ep=1"))
+                                        : run_job(job_command(c->args_until(6, other.setting)), {.limit = 120});
     result.details += fmt::format("{}: {}", is_alone ? "one rank" : other.name, text_of(last));
     if (const Outcome outcome = resumed(last); is_failure(outcome)) return {outcome, result.details};
     if (const std::string unequal = difference(metrics_of("run"), c->metrics); !unequal.empty())
@@ -143,11 +167,17 @@ class Layouts final : public Row {
 
  private:
   struct Case {
-    const TwoRanks* layout;
+    const JobEntry* job;
     fs::path start = {};         // a run of two steps
-    long calls[num_ranks] = {};  // of each rank until step 4
+    long calls[num_ranks] = {};  // of each rank
     std::string undisturbed = {};
     Metrics metrics = {};
+
+    bool is_new() const { return job->until == 2; }
+    std::vector<std::string> args_until(Index step) const { return args_until(step, job->layout.setting); }
+    std::vector<std::string> args_until(Index step, const std::string& setting) const {
+      return campaign::args_until(step, setting, is_new());
+    }
   };
 
   static std::string run_folder() { return (work_folder() / "run").string(); }

@@ -1,111 +1,112 @@
-// Row `power`: a power loss at each change of the files of a training.
-#include <mutex>
-#include <optional>
+// Rows `power` and `power-commands`: a power loss at each change of the files of a command.
+#include <cstdlib>
 #include <regex>
 
-#include "src/system/files.h"
 #include "tests/reliability/file_history.h"
+#include "tests/reliability/writers.h"
 
 namespace sy::campaign {
 namespace {
 
-// The history that a child records.
-std::optional<FileHistory> recorded;
-std::mutex recording;
-void record_change(const FileChange& change) {
-  const std::lock_guard lock(recording);
-  recorded->add(change);
-}
-
 class PowerLosses final : public Row {
  public:
-  PowerLosses() {
-    make_inputs();
-    // With keep = 1, the checkpoint before is deleted as soon as the new one is on the disk.
-    for (const char* const setting : {"--run.async_checkpoint=true", "--run.async_checkpoint=false", "--run.keep=1"}) {
-      Training training{train_args({setting, "--run.resume=true", "--log.csv=true"}, "root/run"), FileHistory(root_),
-                        ""};
+  // writers: their files are below root().
+  PowerLosses(const char* name, std::vector<Writer> writers) : name_(name) {
+    for (Writer& writer : writers) {
       const fs::path file = work_folder() / "history";
-      const std::string text = root_.string();
+      const std::string text = root().string();
       Fault none;
       none.path = text.c_str();
       empty_root();
-      must_run(training.args, {.fault = &none,
-                               .prepare = [&] { recorded.emplace(root_); },
-                               .finish = [&] { recorded->save(file); },
-                               .record = record_change});
-      training.history.load(file);
-      training.undisturbed = training_result(run_);
-      // The whole history must give the files of the run.
-      const std::string files = files_result(run_);
+      fs::remove(file);
+      must_run(writer.args, {.fault = &none,
+                             .prepare =
+                                 [&] {
+                                   // For the trainings that the command starts.
+                                   ::setenv("CAMPAIGN_RECORD", (file.string() + " " + text).c_str(), 1);
+                                 },
+                             .record = file});
+      writer.undisturbed = writer.result();
+      if (writer.undisturbed.empty()) fail("{}: no result: the campaign does not see it", writer.name);
+      // The whole history must give the same files. It lacks the logs that the launcher writes.
+      const auto files = [&writer] { return writer.starts_trainings ? writer.result() : files_result(root()); };
+      const std::string made = files();
+      FileHistory history(root());
+      history.add_recorded(file);
       empty_root();
-      training.history.restore(training.history.size(), [](Index) { return true; });
-      if (files_result(run_) != files) fail("the recorded changes do not give the files of the run");
-      trainings_.push_back(std::move(training));
+      history.restore(history.size(), [](Index) { return true; });
+      if (files() != made) fail("{}: the recorded changes do not give its files", writer.name);
+      // A command that has ended has its result on the disk. Few trials have this point.
+      empty_root();
+      history.restore(history.size(), [](Index) { return false; });
+      if (writer.result() != writer.undisturbed) fail("{}: a power loss after its end loses its result", writer.name);
+      recorded_.push_back({std::move(writer), std::move(history)});
     }
   }
+  static fs::path root() { return work_folder() / "root"; }
+
   Index points() const override {
     Index points = 0;
-    for (const Training& training : trainings_) points += (training.history.size() + 1) * num_kinds;
+    for (const Recorded& recorded : recorded_) points += points_of(recorded);
     return points;
   }
   TrialResult run(Index trial) override {
     Index index = shuffled(trial, points());
-    for (const Training& training : trainings_) {
-      const Index here = (training.history.size() + 1) * num_kinds;
-      if (index < here) return run(training, index / num_kinds, index % num_kinds, Draw("power", trial));
-      index -= here;
+    for (const Recorded& recorded : recorded_) {
+      if (index < points_of(recorded)) return run(recorded, index / num_kinds, index % num_kinds, Draw(name_, trial));
+      index -= points_of(recorded);
     }
     fail("no such point");
   }
 
  private:
-  struct Training {
-    std::vector<std::string> args;
+  struct Recorded {
+    Writer writer;
     FileHistory history;
-    std::string undisturbed;
   };
 
-  void empty_root() const {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
+  static Index points_of(const Recorded& recorded) { return (recorded.history.size() + 1) * num_kinds; }
+  static void empty_root() {
+    fs::remove_all(root());
+    fs::create_directories(root());
   }
-  TrialResult run(const Training& training, Index count, Index kind, Draw draw) const {
+  TrialResult run(const Recorded& recorded, Index count, Index kind, Draw draw) const {
+    const Writer& writer = recorded.writer;
+    const FileHistory& history = recorded.history;
     const Index first_lost = draw.below(count + 1);
     const std::function<bool(Index)> keeps[num_kinds] = {
         [](Index) { return false; },                 // all that was not synced is lost
         [&](Index i) { return i < first_lost; },     // only the last changes are lost
         [&](Index) { return draw.below(2) == 0; }};  // each change by chance: they were reordered
     empty_root();
-    training.history.restore(count, keeps[kind]);
+    history.restore(count, keeps[kind]);
+    TrialResult result{Outcome::survived, fmt::format("{}, power loss after {} of {} changes, kind {}: ", writer.name,
+                                                      count, history.size(), kind)};
+    // A command that has ended has its result on the disk.
+    if (count == history.size() && writer.result() != writer.undisturbed)
+      return {Outcome::wrong, result.details + "the result is not on the disk"};
+    result.outcome = outcome_again(writer, result.details);
+    if (is_failure(result.outcome) || !writer.is_training) return result;
     Index committed = 0;
-    for (const Index step : training.history.committed(count)) committed = std::max(committed, step);
-    const CommandResult again = run_command(training.args);
-    TrialResult result{outcome_of(again),
-                       fmt::format("power loss after {} of {} changes, kind {}, step {} was saved: {}", count,
-                                   training.history.size(), kind, committed, text_of(again))};
-    if (is_failure(result.outcome)) return result;
-    if (again.code != 0) {
-      result.outcome = Outcome::unclear;
-      return result;
-    }
+    for (const Index step : history.committed(count)) committed = std::max(committed, step);
     std::smatch found;
-    const bool resumed = std::regex_search(again.out, found, std::regex(R"(\(step (\d+)\))"));
-    if (training_result(run_) != training.undisturbed || (resumed ? std::stoll(found[1]) : 0) < committed)
-      result.outcome = Outcome::wrong;
-    return result;
+    const bool resumed = std::regex_search(result.details, found, std::regex(R"(\(step (\d+)\))"));
+    if ((resumed ? std::stoll(found[1]) : 0) >= committed) return result;
+    return {Outcome::wrong, result.details + fmt::format("step {} was saved", committed)};
   }
 
   static constexpr Index num_kinds = 3;
-  const fs::path root_ = work_folder() / "root";
-  const fs::path run_ = root_ / "run";  // its name may be lost, too
-  std::vector<Training> trainings_;
+  const char* name_;
+  std::vector<Recorded> recorded_;
 };
 
 }  // namespace
 
 std::unique_ptr<Row> make_power_losses() {
-  return std::make_unique<PowerLosses>();
+  return std::make_unique<PowerLosses>("power", make_trainings_below(PowerLosses::root()));
+}
+std::unique_ptr<Row> make_command_power_losses() {
+  return std::make_unique<PowerLosses>("power-commands", make_commands_below(PowerLosses::root()));
 }
 
 }  // namespace sy::campaign

@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "dist/launcher.h"
 #include "src/build_info.h"
 #include "tests/faults/faults.h"
+#include "tests/reliability/file_history.h"
 
 namespace sy::campaign {
 namespace {
@@ -27,6 +29,11 @@ struct Injection {
   std::atomic<long> passages[num_windows] = {};
 };
 Injection injection;
+
+// Number of this rank; 0 without a launcher.
+int rank_here() {
+  return std::max(0, launched_rank().rank);
+}
 
 void act(Action action) {
   if (action == Action::kill) ::raise(SIGKILL);
@@ -65,22 +72,34 @@ void arm_kill(const std::string& text) {
   int rank = -1, kind = 0;
   Fault fault;
   std::istringstream(text) >> rank >> fault.at >> kind >> path;
-  if (fault.at != 0 && rank != launched_rank().rank) return;
+  if (fault.at != 0 && rank != rank_here()) return;
   fault.path = path.c_str();
   fault.error = kind == 0 ? kill_before : kill_halfway;
   fault.removals = true;
   fault_arm(&fault);
 }
 
+// Records the changes of files as CAMPAIGN_RECORD says.
+void arm_record(const std::string& text) {
+  static std::string path;
+  std::string file;
+  std::istringstream(text) >> file >> path;
+  Fault none;
+  none.path = path.c_str();
+  fault_arm(&none);
+  start_record(file);
+}
+
 }  // namespace
 
 void arm_rank_faults() {
+  if (const char* const record = std::getenv("CAMPAIGN_RECORD")) return arm_record(record);
   if (const char* const kill = std::getenv("CAMPAIGN_KILL")) return arm_kill(kill);
   const char* const chosen = std::getenv("CAMPAIGN_WINDOW");
   if (!chosen && !std::getenv("CAMPAIGN_COUNTS")) return;
   int rank = -1;
   if (chosen) std::istringstream(chosen) >> rank >> injection.window >> injection.call >> injection.action;
-  if (chosen && rank != launched_rank().rank) return;
+  if (chosen && rank != rank_here()) return;
   injection.active = true;
   Fault none;
   none.path = "/checkpoints/";
@@ -91,8 +110,9 @@ void arm_rank_faults() {
 
 void write_window_counts() {
   const char* const path = std::getenv("CAMPAIGN_COUNTS");
-  if (!path) return;
-  std::ofstream out(path + ("." + std::to_string(launched_rank().rank)));
+  const auto passed = [](const auto& count) { return count > 0; };
+  if (!path || !(fault_calls() > 0 || std::ranges::any_of(injection.passages, passed))) return;
+  std::ofstream out(path + ("." + std::to_string(rank_here())));
   for (const auto& passages : injection.passages) out << passages << " ";
   out << fault_calls();
 }

@@ -4,8 +4,10 @@
 //   CAMPAIGN_WINDOW="RANK WINDOW CALL ACTION"  the rank acts at the CALL-th passage of the window
 //   CAMPAIGN_KILL="RANK CALL KIND FOLDER"      the rank is killed before (KIND 0) or halfway of (1)
 //                                              its CALL-th change of files there; 0: no call
+//   CAMPAIGN_RECORD="FILE FOLDER"            the changes of files there are added to FILE
+//                                              (tests/reliability/file_history.h)
 //   CAMPAIGN_COUNTS=FILE                       rank R writes to FILE.R its passages of each window,
-//                                              and its number of these changes
+//                                              and its number of these changes, if there are any
 //   CAMPAIGN_BUILD=version|commit|options      this property of the program is another one
 #pragma once
 

@@ -30,10 +30,10 @@ std::vector<std::string> job_command(const RankCommand& first, const RankCommand
   return command;
 }
 
-// The ranks have the program as their executable, and the folder of the run in their arguments.
+// The ranks have the program as their executable, and the folder of their run in their arguments.
 std::vector<pid_t> rank_processes() {
   std::vector<pid_t> ranks;
-  const std::string run = "--run.dir=" + (work_folder() / "run").string();
+  const std::string run = "--run.dir=" + (work_folder() / "").string();
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
     const pid_t process = std::atoi(entry.path().filename().c_str());
@@ -47,15 +47,21 @@ std::vector<pid_t> rank_processes() {
   return ranks;
 }
 
-CommandResult run_job(const std::vector<std::string>& command, const CommandOptions& options) {
-  CommandResult result = run_process(command, options);
+bool wait_for_ranks() {
+  bool ended = true;
   constexpr int checks = 100;
   for (int i = 0; i < checks && !rank_processes().empty(); ++i) sleep_seconds(0.1);
   for (const pid_t rank : rank_processes()) {
-    result.hung = true;
+    ended = false;
     ::kill(rank, SIGKILL);
   }
   while (!rank_processes().empty()) sleep_seconds(0.01);
+  return ended;
+}
+
+CommandResult run_job(const std::vector<std::string>& command, const CommandOptions& options) {
+  CommandResult result = run_process(command, options);
+  if (!wait_for_ranks()) result.hung = true;
   return result;
 }
 

@@ -19,10 +19,12 @@ struct RankCommand {
 };
 std::vector<std::string> job_command(const RankCommand& first, const RankCommand& second);
 
-// Processes of the ranks that train in the folder run/, the older first.
+// Processes that train below the working folder, the older first.
 std::vector<pid_t> rank_processes();
-// Runs a job that trains in the folder run/. It counts as hung if the launcher does not end within
-// the limit, or a rank outlives the launcher by ten seconds. All ranks have ended on return.
+// Waits until they have ended. Kills those that are left after ten seconds, and returns false.
+bool wait_for_ranks();
+// Runs a job that trains below the working folder. It counts as hung if the launcher does not end
+// within the limit, or a rank outlives the launcher by ten seconds. All ranks have ended on return.
 CommandResult run_job(const std::vector<std::string>& command, const CommandOptions& options);
 
 // Outcome of a job one of whose ranks was lost: reported if the job failed, and a message names the

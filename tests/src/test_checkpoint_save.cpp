@@ -276,6 +276,14 @@ TEST(CheckpointSave, ReportsAFolderThatCannotBeCreated) {
   EXPECT_TRUE(has(error_of([&] { trainer.save(run.path(), 1); }), "1: cannot make the folder " + run.path().string()));
 }
 
+// Otherwise it would seek a free name for ever.
+TEST(CheckpointSave, ReportsANameThatCannotBeLookedUp) {
+  const Folder dir;
+  const fs::path loop = dir.path() / "checkpoints";
+  fs::create_symlink(loop, loop);
+  EXPECT_THROW(free_number(loop, 1), Failure);
+}
+
 TEST(CheckpointSave, RejectsNonFiniteValues) {
   const Folder run;
   SingleRank good;

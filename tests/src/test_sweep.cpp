@@ -6,6 +6,7 @@
 #include "src/experiments/grid.h"
 #include "src/experiments/outcome.h"
 #include "src/experiments/step_breakdown.h"
+#include "src/experiments/trainings.h"
 #include "src/text/json.h"
 #include "tests/src/checkpoint_fixture.h"
 
@@ -107,6 +108,29 @@ TEST(Sweep, OutcomesMatchTheMetrics) {
 }
 
 // Lines with wrong types, or with counts whose sum overflows, end nothing.
+TEST(Sweep, AKilledTrainingHasNotEnded) {
+  const Folder dir;
+  const fs::path run = dir.path() / "run";
+  fs::create_directories(run / "checkpoints" / "step-00000002");
+  write_file(run / "metrics.jsonl", "{\"step\":2}\n");
+  Training training;
+  training.run = run;
+  training.steps = 2;
+  EXPECT_TRUE(has_ended(training));
+  write_file(run / "switchyard.lock", "");
+  EXPECT_FALSE(has_ended(training));  // a killed process left it
+  fs::remove(run / "switchyard.lock");
+  training.steps = 3;
+  EXPECT_FALSE(has_ended(training));
+  write_file(run / "metrics.jsonl", "{\"step\":2}\n{\"step\":3}\n");
+  EXPECT_FALSE(has_ended(training));  // its last checkpoint is missing
+  training.measured = true;           // and has no checkpoints in the end
+  EXPECT_TRUE(has_ended(training));
+  training.measured = false;
+  fs::remove_all(run / "checkpoints");
+  EXPECT_TRUE(has_ended(training));  // a user deleted all of them
+}
+
 TEST(Sweep, SkipsDamagedLinesOfMetrics) {
   const TempFolder folder;
   write_file(folder.path() / "metrics.jsonl",
