@@ -164,9 +164,9 @@ class Comm {
   // Gathers all ranks' `in` in rank order. Any type.
   // Shapes: in [n], may be block `rank` of `out`; out [size * n].
   void all_gather(ConstView in, View out);
-  // Returns on the root the bytes of all ranks, by rank; on other ranks nothing. Their sizes may
-  // differ. They travel in a binary tree: a rank receives two messages from each of at most
-  // log2(size) others, rounded up, and sends two.
+  // Returns the bytes of all ranks, by rank, on the root; empty on other ranks. Their sizes may
+  // differ. They travel in a binomial tree: a rank receives two messages from each of at most
+  // log2(size) others, rounded up, and sends two, except the root.
   std::vector<std::string> gather(std::string_view mine, int root = 0);
   // Sends send[r] rows of `in` to each rank r, and receives receive[r] rows from it.
   // Shapes: in [sum of send, ...], in rank order of the destinations; out [sum of receive, ...], in

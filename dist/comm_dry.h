@@ -1,8 +1,8 @@
 // Communicator of one rank without peers: records the bytes that it would send and receive.
 // Serves planning. make_comm_dry in dist/comm.h makes one.
 // An all_to_all of i32 (row counts) up to Device::read_limit bytes receives from each rank what
-// this rank sends to itself. The root of a gather receives what it has itself. Other collectives
-// leave their output unchanged.
+// this rank sends to itself. The root of a gather receives a copy of its own bytes from each rank.
+// Other collectives leave their output unchanged.
 #pragma once
 
 #include <compare>

@@ -182,9 +182,9 @@ class CommMpi final : public Comm {
     gather(x, counts);
   }
 
-  // Calls from(rank) for each child of this rank in the binary tree of a root, then to(rank) for
-  // its parent. The ranks below a child follow those that came before, so that all are visited in
-  // rank order from the root on; rank 0 follows the last rank.
+  // Calls from(rank) for each child of this rank in the binomial tree of a root, then to(rank) for
+  // its parent. Children come in cyclic order of ranks, which begins with the root. So do all ranks
+  // below them.
   template <class From, class To>
   void up_the_tree(int root, From from, To to) {
     const int own = (rank_ - root + size_) % size_;

@@ -9,8 +9,8 @@
 
 namespace sy {
 
-// Returns a number for each rank, by rank. Ranks of one machine with an equal `key` have equal
-// numbers. Collective.
+// Returns a number for each rank, by rank. Two numbers are equal exactly if the machine and `key`
+// of both ranks are equal. Collective.
 std::vector<Index> machine_keys(Comm& world, const std::string& key);
 
 // Returns the communicator of the ranks of this machine with an equal `key`. Collective.

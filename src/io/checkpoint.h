@@ -78,14 +78,18 @@ void save_weights(Comm& world, const std::filesystem::path& run_dir, const Train
 // whole one. `warnings` gets the run's newer checkpoints that do not verify, and ignored foreign
 // files; it may be nullptr.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& step_or_run, std::vector<std::string>* warnings);
-// Returns the names of the shards of a checkpoint that this rank reads. It throws InputError if the
-// checkpoint has not the tensors that the rank needs.
+// Returns the names of the shards of a checkpoint that this rank reads. Throws InputError if the
+// checkpoint lacks a tensor that the rank needs.
 using NeededShards = std::function<std::set<std::string>(const CheckpointFolder& folder)>;
-// Does the same on rank 0, and returns its result with its head, or its error, on all ranks.
-// Collective. Only rank 0 gets `warnings`.
-// - Each rank reads an equal share of the shards. If `needed` is set, it reads those that it needs,
-//   and compares sizes of the others.
-// - If `needed` throws on a rank, the ranks read equal shares. Loading the checkpoint then fails.
+// Resolves a checkpoint in the same way on rank 0. Returns the folder with its head
+// (CheckpointFolder::head) on all ranks, or throws the error of rank 0 on all. Collective. Rank 0
+// alone gets `warnings`.
+// - Each rank verifies every size()-th shard. If `needed` is set, the ranks verify the shards that
+//   they need, and compare the sizes of all others. One rank of a machine verifies a shard for all
+//   ranks of the machine.
+// - If `needed` throws on a rank, or if the values of the checkpoint were not checked
+//   (finite_attribute), each rank verifies every size()-th shard. In the first case, loading the
+//   checkpoint then fails.
 // - Throws DifferentManifests if machines have different manifests.
 CheckpointFolder resolve_checkpoint(Comm& world, const std::filesystem::path& step_or_run,
                                     std::vector<std::string>* warnings, const NeededShards& needed = {});
@@ -102,11 +106,10 @@ bool chosen_checkpoint_vanished();
 
 // Returns the checkpoint from which a run resumes: whole, and with only finite values.
 // - step >= 0: the checkpoint of this step. Throws InputError if it is missing or not usable.
-// - step = -1: the newest usable one; an empty path if the run has no checkpoint yet. Throws
-//   InputError if none of the existing ones is usable.
-// Ranks read shards as in resolve_checkpoint(world, ...), and equal shares of a checkpoint whose
-// values were not checked (finite_attribute). Collective. All ranks throw CollectiveError in place
-// of InputError. Only rank 0 gets `warnings`.
+// - step = -1: the newest usable one; a folder with an empty path if the run has no checkpoint yet.
+//   Throws InputError if none of the existing ones is usable.
+// Ranks verify shards as in resolve_checkpoint(world, ...). Collective. All ranks throw
+// CollectiveError in place of InputError. Only rank 0 gets `warnings`.
 CheckpointFolder resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
                                    std::vector<std::string>* warnings, const NeededShards& needed = {});
 // Return the step of the newest checkpoint before `step`, and of the oldest one; -1 if there is
@@ -158,7 +161,7 @@ std::unique_ptr<ValueSource> average_weights(const std::vector<std::filesystem::
 void load_checkpoint(const CheckpointFolder& folder, ParamStore& store, Load what = Load::all,
                      WeightRanges ranges = WeightRanges::local);
 // Returns the function that names the shards which load_checkpoint() opens if it has the same
-// arguments. It uses no memory of the store, which must outlive the result.
+// arguments. The function reads the store's layout, not its values. The store must outlive it.
 NeededShards shards_to_load(const ParamStore& store, Load what, WeightRanges ranges);
 
 // Whole tensors of a checkpoint, for inspect, diff and analysis.

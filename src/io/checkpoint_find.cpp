@@ -85,8 +85,8 @@ std::string manifest_text(Comm& world, const fs::path& dir) {
   return text.empty() || reads ? read_manifest_text(dir) : text;
 }
 
-// Returns the shards of `needed` that this rank verifies. Each shard that ranks of a machine need
-// has one of them, so that a machine reads it once. Collective.
+// Returns the shards of `needed` that this rank verifies. One rank of a machine verifies each shard
+// that ranks of the machine need. Collective.
 std::set<std::string> share_on_machine(Comm& world, const fs::path& dir, const std::set<std::string>& needed) {
   std::error_code error;  // the working directory may be gone
   const std::unique_ptr<Comm> machine = split_by_machine(world, fs::absolute(dir, error).string());

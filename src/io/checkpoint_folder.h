@@ -12,7 +12,7 @@
 
 namespace sy {
 
-// An error of all ranks: machines have different manifests of a checkpoint.
+// Thrown on all ranks if machines have different manifests of a checkpoint.
 struct DifferentManifests : CollectiveError {
   using CollectiveError::CollectiveError;
 };
@@ -33,7 +33,7 @@ class CheckpointFolder {
   // compares the digests of the indexes with the manifest. The first rank of each machine reads the
   // manifest, too, and so does a rank for which the folder has another path. Throws
   // DifferentManifests on all ranks if a manifest differs, or CollectiveError if one of these ranks
-  // has damaged files. Collective.
+  // cannot read the manifest, or if an index is missing or damaged. Collective.
   CheckpointFolder(Comm& world, std::filesystem::path step_dir);
 
   const std::filesystem::path& path() const { return path_; }

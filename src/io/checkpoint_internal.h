@@ -84,8 +84,9 @@ std::string first_not_finite(const CheckpointTensors& tensors);
 // Returns the same for the weights and the optimizer state that `rank` writes of its store.
 std::string first_not_finite(const ParamStore& store, int rank);
 
+// Least number of mappings of a linked index, except the last one.
 constexpr Index default_mappings_per_index = 8192;
-// First value of ShardContents::mappings_per_index. Tests lower it.
+// Default of ShardContents::mappings_per_index. Tests lower it.
 inline Index first_mappings_per_index = default_mappings_per_index;
 
 // Source of the tensors that write_shard writes for one rank.
@@ -99,7 +100,7 @@ struct ShardContents {
   // Number of values that copy_shard() reads before it checks them. Host memory is read in chunks
   // that a cache holds, so that the check does not read it again.
   Index copied_at_once = chunk_elements;
-  // Number of mappings from which on a save begins another linked index.
+  // Least number of mappings of a linked index, except the last one.
   Index mappings_per_index = first_mappings_per_index;
   // Sum of the values when they were copied. Empty if read() reads no copy.
   std::optional<ValueSum> copied_sum{};
@@ -141,12 +142,13 @@ struct IndexPlan {
   // Returns the number of linked indexes: 0, or at least 2.
   int linked() const { return params.size() > 1 ? static_cast<int>(params.size()) : 0; }
   Range params_of(int number) const { return params[static_cast<std::size_t>(number - 1)]; }
-  // Returns the rank that writes a linked index. Each is of another rank, and none of rank 0.
+  // Returns the rank that writes a linked index. Rank 0 writes none, and no rank writes two.
   int writer(int number) const { return static_cast<int>(Index{number} * ranks / (linked() + 1)); }
 };
-// Returns the number of mappings that a rank has of each parameter, of all kinds of tensors.
+// Returns the number of mappings of a rank for each parameter, summed over the kinds of tensors.
 std::vector<Index> count_mappings(const ShardContents& contents, int rank);
-// Divides the mappings among files of at least `per_index` mappings each, except the last.
+// Divides the parameters among at most ranks - 1 files, or one. Each but the last has at least
+// `per_index` mappings.
 // - counts: count_mappings(), summed over all ranks
 IndexPlan plan_indexes(std::span<const Index> counts, int ranks, Index per_index);
 
@@ -154,13 +156,14 @@ IndexPlan plan_indexes(std::span<const Index> counts, int ranks, Index per_index
 // each file of the plan. Each rank computes its own, so that no rank computes another's layout.
 std::vector<std::string> encode_mappings(const ShardContents& contents, int rank, const IndexPlan& plan);
 // Writes the index to a new file in `dir`, syncs it and verifies it. Throws Failure.
-// It holds the training state, and the mapping of all shards to whole tensors, or links to them.
+// It holds the training state, and the mapping of all shards to whole tensors, or links to the
+// tensors in linked indexes.
 // - encoded: text of encode_mappings() of each rank, by rank; empty if the plan has linked indexes
 WrittenFile write_index(const CheckpointFormat& format, const std::filesystem::path& dir, const TrainState& state,
                         const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
                         const IndexPlan& plan, std::span<const std::string> encoded);
 // Writes a linked index in the same way.
-// - encoded: text of this file of each rank, by rank
+// - encoded: text `number` - 1 of encode_mappings() of each rank, by rank
 WrittenFile write_linked_index(const CheckpointFormat& format, const std::filesystem::path& dir,
                                const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
                                const IndexPlan& plan, int number, std::span<const std::string> encoded);

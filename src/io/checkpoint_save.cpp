@@ -159,7 +159,7 @@ void CheckpointSaver::start(const TrainState& state, const ShardContents& conten
   }
 }
 
-// Each rank gets the mappings of the index that it writes, and no others.
+// Each rank keeps the mappings of the index that it writes, and no others.
 void CheckpointSaver::gather_mappings() {
   const ShardContents& contents = save_->contents;
   std::vector<Index> counts = count_mappings(contents, world_.rank());

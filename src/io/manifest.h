@@ -48,12 +48,12 @@ std::string size_problem(const std::filesystem::path& path, Index expected);
 enum class CheckFiles { sizes, digests };
 std::vector<std::string> file_problems(const std::filesystem::path& step_dir, const Manifest& manifest,
                                        CheckFiles check, const std::set<std::string>* names = nullptr);
-// Returns the message for a file of which `content` was read; "" if that is the file of the
-// manifest, and if a reader may open it.
+// Returns the problem of a file whose bytes are `content`; "" if its digest is that of the manifest
+// and a reader may open it.
 std::string content_problem(const std::filesystem::path& step_dir, const Manifest& manifest, const Manifest::File& file,
                             std::string_view content);
 
-// Returns the shards of the manifest that are in block `index` of `size` equal shares.
+// Returns shard `index` of the manifest and every size-th one after it.
 std::set<std::string> shard_share(const Manifest& manifest, int index, int size);
 
 // Returns the names in a folder; empty if it does not exist.
@@ -61,7 +61,7 @@ std::set<std::string> shard_share(const Manifest& manifest, int index, int size)
 std::set<std::string> names_in(const std::filesystem::path& folder);
 
 // Number and bytes of the files whose digests this process has computed to verify checkpoints.
-// Tests limit them.
+// Tests have upper bounds for them.
 struct DigestCounts {
   std::uint64_t files = 0, bytes = 0;
 };

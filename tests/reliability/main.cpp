@@ -39,8 +39,8 @@ const std::vector<RowEntry>& rows() {
   static const std::vector<RowEntry> all = {
       {"kill", "SIGKILL before and halfway of each write, sync, rename and removal of a command that writes", 2000, 1,
        3, make_kills},
-      {"kill-children", "the same in `sweep` and `scale` while they train, and in their trainings", 0, 1, 2,
-       make_child_kills},
+      {"kill-children", "SIGKILL as in `kill`, of a `sweep` or `scale` that trains, or of one of its trainings", 0, 1,
+       2, make_child_kills},
       {"layouts", "SIGKILL of a rank of two as in `kill`; then the same layout, and another one", 0, 1, 3,
        make_layouts},
       {"power", "power loss: changes since the last sync lost or reordered", 500, 1, 3, make_power_losses},

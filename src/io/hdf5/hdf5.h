@@ -111,7 +111,8 @@ class Hdf5File {
   void link(const std::string& name, const std::string& file);
 
   // Returns whether the object exists, or an allowed external link of this name. Throws if another
-  // link on its path is soft or external. The functions below throw if `name` is an external link.
+  // link on its path is soft or external. Other functions than has() and linked_file() throw if
+  // `name` is an external link.
   bool has(const std::string& name) const { return find(name).has_value(); }
   // Returns the file that an allowed external link leads to; empty if `name` is no such link.
   std::string linked_file(const std::string& name) const { return find(name).value_or(""); }
@@ -129,7 +130,7 @@ class Hdf5File {
   Attribute get(const std::string& object, const std::string& attribute, Attribute value) const;
 
  private:
-  // Returns the file of an object: "" for this one. Empty if the object is missing.
+  // Returns the file of an object: "" for this one, nullopt if the object is missing.
   std::optional<std::string> find(const std::string& name) const;
   // Throws InputError unless the object is in this file.
   void require(const std::string& name) const;
