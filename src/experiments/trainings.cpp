@@ -177,23 +177,38 @@ void check_folder(const fs::path& run, const Config& config) {
               join(other));
 }
 
+namespace {
+
+// Returns the messages in RUN.log.
+std::vector<std::string> messages_in_log(const fs::path& run) {
+  constexpr std::string_view begin = "switchyard: ";
+  std::vector<std::string> messages;
+  std::ifstream log(run.string() + ".log");
+  for (std::string line; std::getline(log, line);)
+    if (line.starts_with(begin)) messages.push_back(line.substr(begin.size()));
+  return messages;
+}
+
+constexpr std::string_view warning_begin = "warning: ";
+
+}  // namespace
+
 bool has_ended(const Training& training) {
   std::error_code none;
   // A killed process leaves its lock file.
   if (last_step(training.run) < training.steps || fs::exists(training.run / lock_name, none)) return false;
-  const fs::path checkpoints = checkpoints_of(training.run);
-  if (training.measured || !fs::is_directory(checkpoints, none)) return true;
-  const std::vector<Index> saved = steps_in(checkpoints);
-  return saved.empty() || saved.front() >= training.steps;
+  if (training.measured) return true;
+  const std::vector<Index> saved = steps_in(checkpoints_of(training.run));
+  if (!saved.empty()) return saved.front() >= training.steps;
+  return std::ranges::all_of(messages_in_log(training.run),
+                             [](const std::string& message) { return message.starts_with(warning_begin); });
 }
 
 void add_warnings(const fs::path& run, std::vector<std::string>& warnings) {
-  constexpr std::string_view begin = "switchyard: warning: ";
-  std::ifstream log(run.string() + ".log");
-  for (std::string line; std::getline(log, line);) {
-    if (!line.starts_with(begin)) continue;
-    line.erase(0, begin.size());
-    if (std::find(warnings.begin(), warnings.end(), line) == warnings.end()) warnings.push_back(line);
+  for (std::string& message : messages_in_log(run)) {
+    if (!message.starts_with(warning_begin)) continue;
+    message.erase(0, warning_begin.size());
+    if (std::ranges::find(warnings, message) == warnings.end()) warnings.push_back(std::move(message));
   }
 }
 
@@ -209,7 +224,13 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
     const Training& t = *waiting[i];
     make_synced_folders(t.run.parent_path());
     std::error_code ignored;
-    if (t.measured && fs::exists(t.run / "config.ini", ignored)) fs::remove_all(t.run, ignored);
+    if (t.measured && fs::exists(t.run / "config.ini", ignored)) {
+      if (const std::string holder = lock_holder(t.run); !holder.empty()) {
+        failures[t.run] = fmt::format("{} is in use by {}", t.run.string(), holder);
+        continue;
+      }
+      fs::remove_all(t.run, ignored);
+    }
     std::vector<std::string> command = launch_command(launcher, t.ranks, t.measured);
     command.insert(command.end(), {program_path().string(), "train", t.config.string()});
     command.insert(command.end(), t.settings.begin(), t.settings.end());

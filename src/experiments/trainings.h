@@ -31,8 +31,9 @@ std::vector<std::string> other_settings(const std::filesystem::path& run, const 
 // would be mistaken for this one.
 void check_folder(const std::filesystem::path& run, const Config& config);
 
-// Returns whether a training has ended. A killed one may have metrics of all steps without its last
-// checkpoint. If all checkpoints were deleted, it has nevertheless ended.
+// Returns whether a training has ended. If it was killed, or if its last save failed, it may have
+// metrics of all steps without its last checkpoint. If a user has deleted all checkpoints, it has
+// nevertheless ended: RUN.log has no error.
 bool has_ended(const Training& training);
 
 // Adds the warnings in RUN.log to `warnings`, without duplicates.

@@ -1,5 +1,6 @@
 // Finding a checkpoint of a run, and verifying that it is whole.
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -85,6 +86,19 @@ std::string manifest_text(Comm& world, const fs::path& dir) {
   return text.empty() || reads ? read_manifest_text(dir) : text;
 }
 
+// Returns the content of a file of the manifest. Throws InputError with the problem if it is not
+// that of the manifest, or if a reader must not open it.
+std::string read_verified(const fs::path& step_dir, const Manifest& manifest, const Manifest::File& file) {
+  std::string problem = size_problem(step_dir / file.name, file.bytes), content;
+  if (problem.empty()) {
+    content = read_file(step_dir / file.name, file.bytes);
+    ++file_activity().opened;
+    problem = content_problem(step_dir, manifest, file, content);
+  }
+  if (!problem.empty()) throw InputError(problem);
+  return content;
+}
+
 // Returns the shards of `needed` that this rank verifies. One rank of a machine verifies each shard
 // that ranks of the machine need. Collective.
 std::set<std::string> share_on_machine(Comm& world, const fs::path& dir, const std::set<std::string>& needed) {
@@ -112,20 +126,22 @@ std::set<std::string> share_on_machine(Comm& world, const fs::path& dir, const s
 std::set<std::string> shards_to_verify(Comm& world, const CheckpointFolder& folder, const NeededShards& needed,
                                        Problems& problems) {
   const Manifest& manifest = folder.head()->manifest;
-  std::set<std::string> shards, listed;
+  std::set<std::string> shards;
   bool known = false;
   try {
-    // A check of the values reads all shards.
+    // resume_checkpoint() reads all values of a checkpoint whose writer did not check them.
     if (needed && has_checked_values(folder)) shards = needed(folder), known = true;
   } catch (const std::exception&) {  // loading the checkpoint throws it again
   }
   if (world.max(!known) > 0) return shard_share(manifest, world.rank(), world.size());
-  for (const std::string& name : shards) try {
-      listed.insert(listed_file(folder.path(), manifest, name).name);
-    } catch (const InputError& e) {
-      problems.push_back(e.what());
-    }
-  return share_on_machine(world, folder.path(), listed);
+  std::set<std::string_view> listed;
+  for (const Manifest::File& file : manifest.files) listed.insert(file.name);
+  std::erase_if(shards, [&](const std::string& name) {
+    if (listed.contains(name)) return false;
+    problems.push_back(unlisted_text(folder.path(), name));
+    return true;
+  });
+  return share_on_machine(world, folder.path(), shards);
 }
 
 // Verifies a checkpoint on all ranks, and reads its head. Collective. All ranks must pass the same
@@ -134,7 +150,7 @@ Problems verify_together(Comm& world, const fs::path& dir, const NeededShards& n
                          std::vector<std::string>* warnings, CheckpointFolder& folder) {
   try {
     folder = CheckpointFolder(world, dir);
-  } catch (const DifferentManifests&) {  // no older checkpoint helps
+  } catch (const DifferentManifests&) {  // the ranks do not share the folder
     throw;
   } catch (const CollectiveError& e) {
     if (e.exit_code() != InputError("").exit_code()) throw;
@@ -204,6 +220,8 @@ fs::path newest(const fs::path& run_dir, std::vector<std::string>* warnings, con
 // Returns the result of `find(verify, verified)` of rank 0 on all ranks, or throws its error there.
 // All ranks verify each folder that rank 0 passes to `verify`. verified: the last one without
 // problems, with its head. `find` must return its path, or an empty one.
+// If `verify` fails on one rank alone, such as for lack of memory, the others wait in a collective:
+// the exception of that rank must end the job (abort_job_on_error).
 template <class Find>
 CheckpointFolder on_all_ranks(Comm& world, const NeededShards& needed, Find find) {
   CheckpointFolder verified = fs::path();
@@ -214,25 +232,29 @@ CheckpointFolder on_all_ranks(Comm& world, const NeededShards& needed, Find find
     return problems;
   };
   const auto next_folder = [&](const fs::path& dir) { return broadcast_text(world, dir.string(), 0); };
+  bool verifying = false;
+  const Verify verify_next = [&](const fs::path& dir, std::vector<std::string>* warnings) {
+    verifying = true;
+    next_folder(dir);
+    Problems problems = verify(dir, warnings);
+    verifying = false;
+    return problems;
+  };
   std::string found;
-  agree_on_errors(world, [&] {
-    if (world.rank() != 0) {
-      for (fs::path dir; !(dir = next_folder({})).empty();) verify(dir, nullptr);
-      return;
-    }
-    const Verify verify_next = [&](const fs::path& dir, std::vector<std::string>* warnings) {
-      next_folder(dir);
-      return verify(dir, warnings);
-    };
+  std::exception_ptr error;  // of find() on rank 0
+  if (world.rank() != 0) {
+    for (fs::path dir; !(dir = next_folder({})).empty();) verify(dir, nullptr);
+  } else {
     try {
       found = find(verify_next, std::as_const(verified)).string();
-    } catch (const CollectiveError&) {  // all ranks have thrown it in verify()
-      throw;
-    } catch (...) {
-      next_folder({});
-      throw;
+    } catch (const std::exception&) {
+      if (verifying) throw;
+      error = std::current_exception();
     }
     next_folder({});
+  }
+  agree_on_errors(world, [&] {
+    if (error) std::rethrow_exception(error);
   });
   found = broadcast_text(world, found, 0);
   SY_ASSERT(found.empty() || verified.path() == found, "{} is found, and {} was verified", found,
@@ -330,24 +352,6 @@ CheckpointFolder resume_checkpoint(Comm& world, const fs::path& run_dir, Index s
   });
 }
 
-namespace {
-
-// Returns the content of a file of the checkpoint. Throws InputError with the problem if it is not
-// that of the manifest, or if a reader must not open it.
-std::string read_verified(const fs::path& step_dir, const Manifest& manifest, const std::string& name) {
-  const Manifest::File& file = listed_file(step_dir, manifest, name);
-  std::string problem = size_problem(step_dir / name, file.bytes), content;
-  if (problem.empty()) {
-    content = read_file(step_dir / name, file.bytes);
-    ++file_activity().opened;
-    problem = content_problem(step_dir, manifest, file, content);
-  }
-  if (!problem.empty()) throw InputError(problem);
-  return content;
-}
-
-}  // namespace
-
 CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::move(step_dir)) {
   const auto head = std::make_shared<CheckpointHead>();
   std::string manifest;
@@ -366,8 +370,8 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
   }
   agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
-    for (const Manifest::File& file : index_files(head->manifest))
-      bytes += read_verified(path_, head->manifest, file.name);
+    check_listed(path_, head->manifest, format_of(head->manifest).index_name());
+    for (const Manifest::File& file : index_files(head->manifest)) bytes += read_verified(path_, head->manifest, file);
   });
   bytes = broadcast_text(world, bytes, 0);
   std::size_t at = 0;

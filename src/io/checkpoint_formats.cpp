@@ -30,26 +30,26 @@ std::vector<Manifest::File> index_files(const Manifest& manifest) {
   return files;
 }
 
-const Manifest::File& listed_file(const std::filesystem::path& step_dir, const Manifest& manifest,
-                                  const std::string& name) {
-  const auto file = std::ranges::find(manifest.files, name, &Manifest::File::name);
-  if (file == manifest.files.end())
-    bad_input("{} needs {}, which is not in its manifest: use another checkpoint", step_dir.string(), name);
-  return *file;
+std::string unlisted_text(const std::filesystem::path& step_dir, const std::string& name) {
+  return fmt::format("{} needs {}, which is not in its manifest: use another checkpoint", step_dir.string(), name);
 }
 
-Index checked_bytes(const std::filesystem::path& step_dir, const Manifest& manifest, const std::string& name) {
-  const Manifest::File& file = listed_file(step_dir, manifest, name);
-  if (const std::string problem = size_problem(step_dir / name, file.bytes); !problem.empty())
-    bad_input("{}: use another checkpoint", problem);
-  return file.bytes;
+const Manifest::File& check_listed(const std::filesystem::path& step_dir, const Manifest& manifest,
+                                   const std::string& name) {
+  const auto file = std::ranges::find(manifest.files, name, &Manifest::File::name);
+  if (file == manifest.files.end()) throw InputError(unlisted_text(step_dir, name));
+  return *file;
 }
 
 OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {
   const std::filesystem::path& step_dir = folder.path();
   const std::shared_ptr<const CheckpointHead>& head = folder.head();
   Manifest manifest = head ? head->manifest : read_manifest(step_dir);
-  const auto check_size = [step_dir, manifest](const std::string& name) { checked_bytes(step_dir, manifest, name); };
+  const auto check_size = [step_dir, manifest](const std::string& name) {
+    const Manifest::File& file = check_listed(step_dir, manifest, name);
+    if (const std::string problem = size_problem(step_dir / name, file.bytes); !problem.empty())
+      bad_input("{}: use another checkpoint", problem);
+  };
   const std::shared_ptr<const IndexBytes> indexes(head, head ? &head->indexes : nullptr);
   auto reader = format_of(manifest).open(step_dir, indexes, check_size);
   return {std::move(manifest), std::move(reader)};

@@ -19,16 +19,14 @@ std::span<const CheckpointFormat* const> checkpoint_formats();
 // Returns the format whose index the manifest lists; the first format if it lists no index.
 const CheckpointFormat& format_of(const Manifest& manifest);
 
-// Returns the entry of a file. Throws InputError if the manifest does not list the file.
-const Manifest::File& listed_file(const std::filesystem::path& step_dir, const Manifest& manifest,
-                                  const std::string& name);
+// Returns the message that the manifest of a checkpoint does not list a file.
+std::string unlisted_text(const std::filesystem::path& step_dir, const std::string& name);
+// Throws InputError with that message unless the manifest lists the file. Returns its entry.
+const Manifest::File& check_listed(const std::filesystem::path& step_dir, const Manifest& manifest,
+                                   const std::string& name);
 // Returns the index and the linked indexes of the manifest. The index is first, and has 0 bytes if
 // the manifest does not list it.
 std::vector<Manifest::File> index_files(const Manifest& manifest);
-
-// Returns the number of bytes of a file of the checkpoint. Throws InputError unless the manifest
-// lists the file and it has this size.
-Index checked_bytes(const std::filesystem::path& step_dir, const Manifest& manifest, const std::string& name);
 
 struct OpenCheckpoint {
   Manifest manifest;

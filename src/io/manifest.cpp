@@ -153,11 +153,11 @@ DigestCounts& digest_counts() {
 }
 
 std::set<std::string> shard_share(const Manifest& manifest, int index, int size) {
-  const std::vector<Manifest::File> indexes = index_files(manifest);
+  const CheckpointFormat& format = format_of(manifest);
   std::set<std::string> names;
   int shard = 0;
   for (const Manifest::File& file : manifest.files) {
-    const bool is_index = std::ranges::find(indexes, file.name, &Manifest::File::name) != indexes.end();
+    const bool is_index = file.name == format.index_name() || format.is_linked_index(file.name);
     if (!is_index && shard++ % size == index) names.insert(file.name);
   }
   return names;

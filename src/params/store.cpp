@@ -135,12 +135,11 @@ ParamStore::ParamStore(Device& device, std::vector<ParamSpec> specs, const Layou
   if (training && layout_.discarded_elements > 0) discarded_ = device.tensor({layout_.discarded_elements});
 }
 
-void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read, WeightRanges ranges) {
+void ParamStore::fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read) {
   for (const GroupLayout& group : layout_.groups)
-    for (const OwnedRange& range : weight_ranges(group, ranges)) {
-      const ParamSlice& p = *range.slice;
+    for (const ParamSlice& p : group.slices) {
       if (is_read && !is_read(*p.spec)) continue;
-      read_values(source, p, range.local,
+      read_values(source, p, {0, p.box.elements()},
                   [&](Index first, std::span<const float> values) { set_values(p, first, values); });
     }
 }

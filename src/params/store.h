@@ -182,10 +182,9 @@ class ParamStore {
   // Does the same for all buckets.
   void finish_all_gather() { all_gather_.finish(); }
 
-  // Sets these ranges of every parameter to the values of `source`, by set_values().
+  // Sets the local box of every parameter to the values of `source`, by set_values().
   // is_read: if set, parameters for which it returns false stay as they are
-  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {},
-            WeightRanges ranges = WeightRanges::local);
+  void fill(ValueSource& source, const std::function<bool(const ParamSpec&)>& is_read = {});
   // Sets the local box of every parameter to InitialValues(seed).
   void initialize(std::uint64_t seed);
 

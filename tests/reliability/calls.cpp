@@ -5,17 +5,23 @@
 #include <cstring>
 #include <sstream>
 
+#include "src/io/lock.h"
 #include "src/system/files.h"
 #include "tests/reliability/writers.h"
 
 namespace sy::campaign {
 namespace {
 
-// Outcome of a command one of whose trainings was killed: its table must say so.
+// Outcome of a command one of whose trainings was killed: its table must say so. A killed training
+// leaves its lock file below the working folder. Without one, it made fewer calls than usual.
 Outcome outcome_of_lost_training(const CommandResult& result) {
   if (result.hung) return Outcome::hung;
   if (result.signal != 0) return Outcome::crashed;
+  bool is_killed = false;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator("."))
+    is_killed |= entry.path().filename() == lock_name;
   const bool is_named = result.out.find(" failed: ") != result.out.npos;
+  if (is_killed && !is_named) return Outcome::wrong;
   return result.code == (is_named ? 1 : 0) && errors_in(result.err) == 0 ? Outcome::survived : Outcome::unclear;
 }
 
@@ -33,10 +39,12 @@ class Kills final : public Row {
     TrialResult result{Outcome::survived, fmt::format("{}, SIGKILL {} call {} of {}: {}", writer.name,
                                                       point.kind == 0 ? "before" : "halfway of", point.call,
                                                       writer.calls, text_of(killed))};
-    if (writer.rank >= 0) result.outcome = outcome_of_lost_training(killed);
-    // A command whose threads made fewer calls than usual may have ended before.
-    else if (killed.signal != SIGKILL || killed.hung)
+    if (writer.rank >= 0) {
+      result.outcome = outcome_of_lost_training(killed);
+    } else if (killed.signal != SIGKILL || killed.hung) {
+      // A command whose threads made fewer calls than usual may have ended before.
       result.outcome = outcome_of(killed);
+    }
     if (!is_failure(result.outcome)) result.outcome = outcome_again(writer, result.details);
     return result;
   }

@@ -129,6 +129,12 @@ TEST(Sweep, AKilledTrainingHasNotEnded) {
   training.measured = false;
   fs::remove_all(run / "checkpoints");
   EXPECT_TRUE(has_ended(training));  // a user deleted all of them
+  fs::create_directories(run / "checkpoints");
+  write_file(run.string() + ".log", "switchyard: warning: a warning\nswitchyard 0.1\n");
+  EXPECT_TRUE(has_ended(training));
+  fs::remove(run.string() + ".log");
+  write_file(run.string() + ".log", "switchyard: warning: a warning\nswitchyard: the disk is full\n");
+  EXPECT_FALSE(has_ended(training));  // its only save has failed
 }
 
 TEST(Sweep, SkipsDamagedLinesOfMetrics) {

@@ -111,8 +111,8 @@ class CheckpointReader {
   virtual void read_unsharded(const std::string& name, const Box& box, void* data) = 0;
   // Adds the names of the files that read() of this box opens, except the indexes. Opens no shard.
   virtual void add_files(const std::string& name, const Box& box, std::set<std::string>& files) = 0;
-  // Returns the names of the linked indexes, and of the files that the indexes map to tensors,
-  // listed in the manifest or not. Throws InputError for a linked index that it does not list.
+  // Returns the names of the files that the indexes map to tensors, listed in the manifest or not.
+  // Throws InputError for a linked index that the manifest does not list.
   virtual std::set<std::string> mapped_files() = 0;
 };
 

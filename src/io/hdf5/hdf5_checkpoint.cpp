@@ -165,7 +165,6 @@ class Hdf5CheckpointReader final : public CheckpointReader {
   std::set<std::string> mapped_files() override {
     std::set<std::string> files;
     for (const std::string& name : index_.datasets()) {
-      if (const std::string linked = index_.linked_file(name); !linked.empty()) files.insert(linked);
       const Hdf5Dataset dataset = file_of(name).open_dataset(name);
       for (const SliceMapping& mapping : dataset.mappings()) files.insert(mapping.file);
     }
