@@ -67,6 +67,7 @@ void for_mappings(const ShardContents& contents, int rank, F f) {
 // Adds the encoded mappings of a rank to those of each parameter.
 void add_mappings(std::string_view encoded, const std::string& file, const std::vector<ParamSpec>& specs,
                   std::vector<std::vector<SliceMapping>>& mappings) {
+  if (encoded.empty()) return;  // std::memcpy takes no nullptr
   std::vector<Index> values(encoded.size() / sizeof(Index));
   std::memcpy(values.data(), encoded.data(), encoded.size());
   for (auto at = values.begin(); at != values.end();) {
