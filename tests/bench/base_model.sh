@@ -1,5 +1,19 @@
 # shellcheck shell=bash disable=SC2154
-# Functions for benchmarks of whole trainings, after tests/cli/lib/lib.sh.
+# Functions for benchmarks of whole trainings. Except read_options, they need tests/cli/lib/lib.sh.
+
+# Reads the command line of a benchmark. Its variables of these names have the defaults of the
+# options --NAME VALUE. Sets `program`. Wrong options end it with the comment that it begins with.
+read_options() {  # NAMES "$@"
+  local names=$1
+  shift
+  while [[ ${1:-} == --* ]]; do
+    [[ " $names " == *" ${1#--} "* ]] || { sed -nE '2,/^set/s/^# ?//p' "$0" >&2 && exit 2; }
+    printf -v "${1#--}" %s "${2:?$1 needs a value}"
+    shift 2
+  done
+  # shellcheck disable=SC2034  # of the caller
+  program=$(realpath "${1:-$root/build/switchyard}")
+}
 
 # Makes data/ from the sources of this program, and writes base.ini: the model of
 # tests/bench/step.cpp, with steps of 8 x 256 tokens.

@@ -10,21 +10,14 @@
 # provenance.jsonl and the step in metrics.jsonl were written.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+# shellcheck source=tests/bench/base_model.sh
+source "$root/tests/bench/base_model.sh"
 rounds=5 ranks=2 most=10
-while [[ ${1:-} == --* ]]; do
-  case $1 in
-    --rounds | --ranks | --most) printf -v "${1#--}" %s "${2:?$1 needs a value}" ;;
-    *) sed -nE '2,/^set/s/^# ?//p' "$0" >&2 && exit 2 ;;
-  esac
-  shift 2
-done
-program=$(realpath "${1:-$root/build/switchyard}")
+read_options "rounds ranks most" "$@"
 # shellcheck source=tests/cli/lib/lib.sh
 source "$root/tests/cli/lib/lib.sh" "$program" "$root"
 # shellcheck source=tests/cli/lib/supervised.sh
 source "$root/tests/cli/lib/supervised.sh"
-# shellcheck source=tests/bench/base_model.sh
-source "$root/tests/bench/base_model.sh"
 export OMP_NUM_THREADS=1
 
 base_model

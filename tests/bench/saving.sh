@@ -12,19 +12,12 @@
 # or for more than 1 % with one every 100. Keep the machine quiet.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-rounds=3 steps=100 threads=1 every="10 100"
-while [[ ${1:-} == --* ]]; do
-  case $1 in
-    --rounds | --steps | --threads | --every) printf -v "${1#--}" %s "${2:?$1 needs a value}" ;;
-    *) sed -nE '2,/^set/s/^# ?//p' "$0" >&2 && exit 2 ;;
-  esac
-  shift 2
-done
-program=$(realpath "${1:-$root/build/switchyard}")
-# shellcheck source=tests/cli/lib/lib.sh
-source "$root/tests/cli/lib/lib.sh" "$program" "$root"
 # shellcheck source=tests/bench/base_model.sh
 source "$root/tests/bench/base_model.sh"
+rounds=3 steps=100 threads=1 every="10 100"
+read_options "rounds steps threads every" "$@"
+# shellcheck source=tests/cli/lib/lib.sh
+source "$root/tests/cli/lib/lib.sh" "$program" "$root"
 export OMP_NUM_THREADS=$threads
 
 first=10 last=$((10 + steps))
