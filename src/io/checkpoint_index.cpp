@@ -90,12 +90,17 @@ void write_tensors(CheckpointWriter& file, const TensorKind& kind, const std::ve
     if (kind.covers(specs[i])) file.write_sharded(kind.prefix + specs[i].name, specs[i].shape, mappings[i]);
 }
 
-void write_notes(CheckpointWriter& file, const std::vector<ParamSpec>& specs, Range params) {
-  for (auto i = static_cast<std::size_t>(params.begin); i < static_cast<std::size_t>(params.end); ++i)
+// Returns the parameters `params`.
+std::span<const ParamSpec> specs_of(const std::vector<ParamSpec>& specs, Range params) {
+  return std::span(specs).subspan(static_cast<std::size_t>(params.begin), static_cast<std::size_t>(params.size()));
+}
+
+void write_notes(CheckpointWriter& file, std::span<const ParamSpec> specs) {
+  for (const ParamSpec& spec : specs)
     for (const TensorNote& note : tensor_notes)
-      if (specs[i].name.ends_with(note.suffix))
+      if (spec.name.ends_with(note.suffix))
         for (const auto& [key, text] : {std::pair{"dimensions", note.dimensions}, {"meaning", note.meaning}})
-          if (*text) file.set(params_prefix + specs[i].name, key, text);
+          if (*text) file.set(params_prefix + spec.name, key, text);
 }
 
 // Returns the mappings of each parameter, in the order of the ranks.
@@ -164,14 +169,13 @@ WrittenFile write_index(const CheckpointFormat& format, const fs::path& dir, con
   for (const TensorKind& kind : kinds) {
     if (!plan.linked()) write_tensors(*file, kind, specs, all, mappings);
     for (int number = 1; number <= plan.linked(); ++number)
-      for (Index i = plan.params_of(number).begin; i < plan.params_of(number).end; ++i)
-        if (const ParamSpec& spec = specs[static_cast<std::size_t>(i)]; kind.covers(spec))
-          file->link_sharded(kind.prefix + spec.name, format.linked_index_name(number));
+      for (const ParamSpec& spec : specs_of(specs, plan.params_of(number)))
+        if (kind.covers(spec)) file->link_sharded(kind.prefix + spec.name, format.linked_index_name(number));
     const std::string group = kind.prefix.substr(0, kind.prefix.size() - 1);
     file->make_group(group);
     file->set(group, "meaning", std::string(kind.meaning));
   }
-  if (!plan.linked()) write_notes(*file, specs, all);
+  if (!plan.linked()) write_notes(*file, specs);
   return finish_file(*file, path);
 }
 
@@ -182,7 +186,7 @@ WrittenFile write_linked_index(const CheckpointFormat& format, const fs::path& d
   const std::unique_ptr<CheckpointWriter> file = format.create(path);
   const std::vector<std::vector<SliceMapping>> mappings = decode_mappings(format, specs, encoded);
   for (const TensorKind& kind : kinds) write_tensors(*file, kind, specs, plan.params_of(number), mappings);
-  write_notes(*file, specs, plan.params_of(number));
+  write_notes(*file, specs_of(specs, plan.params_of(number)));
   return finish_file(*file, path);
 }
 

@@ -140,8 +140,7 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
 
 void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, Index host_bytes) {
   const std::vector<Index> sums = sums_on_machine(world, std::array{Index{1}, needs.total(), needs.checkpoint_copy});
-  const Index ranks = sums[0], training = sums[1];
-  const Index copies = sums[2];
+  const Index ranks = sums[0], training = sums[1], copies = sums[2];
   agree_on_errors(world, [&] {
     if (training > host_bytes) {
       std::vector<std::string> advice;

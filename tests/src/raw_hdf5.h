@@ -114,6 +114,16 @@ inline std::string refusal(const fs::path& dir) {
   return first;
 }
 
+// A change of a checkpoint that readers must refuse.
+struct Forgery {
+  const char* name;
+  const char* says;  // part of the error
+  std::function<void(const std::filesystem::path& dir)> forge;
+};
+inline std::ostream& operator<<(std::ostream& out, const Forgery& f) {
+  return out << f.name;
+}
+
 // Changes a file of the checkpoint through the library.
 inline std::function<void(const fs::path&)> with(const std::string& file, const std::function<void(hid_t)>& change) {
   return [=](const fs::path& dir) { change(RawFile(dir / file)); };

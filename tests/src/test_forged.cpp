@@ -31,15 +31,6 @@ const Raw& plain() {
   return creation;
 }
 
-struct Forgery {
-  const char* name;
-  const char* says;  // part of the error
-  std::function<void(const fs::path& dir)> forge;
-};
-std::ostream& operator<<(std::ostream& out, const Forgery& f) {
-  return out << f.name;
-}
-
 class ForgedCheckpoint : public testing::TestWithParam<Forgery> {};
 
 TEST_P(ForgedCheckpoint, IsRejected) {

@@ -224,15 +224,6 @@ TEST(LinkedIndex, IsDeletedWithItsCheckpoint) {
 
 // ---- forged links ----
 
-struct ForgedLink {
-  const char* name;
-  const char* says;  // part of the error
-  std::function<void(const fs::path& dir)> forge;
-};
-std::ostream& operator<<(std::ostream& out, const ForgedLink& f) {
-  return out << f.name;
-}
-
 void replace_by_link(hid_t file, const std::string& name, const std::string& target_file, const std::string& target) {
   H5Ldelete(file, name.c_str(), H5P_DEFAULT);
   done(H5Lcreate_external(target_file.c_str(), target.c_str(), file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT));
@@ -245,7 +236,7 @@ std::function<void(const fs::path&)> link_in(const std::string& file, const std:
 }
 
 constexpr const char* link_elsewhere = "a link to elsewhere";
-const ForgedLink forged_links[] = {
+const Forgery forged_links[] = {
     {"FileOutside", link_elsewhere, link_in(index_name, "../outside.h5")},
     {"IndexOutside", link_elsewhere, link_in(index_name, "../index-00001.h5")},
     {"AbsolutePath", link_elsewhere,
@@ -301,7 +292,7 @@ const ForgedLink forged_links[] = {
      with("index-00001.h5", [](hid_t f) { raw_virtual(f, linked_embedding, "../outside.h5", linked_embedding); })},
 };
 
-class ForgedLinks : public testing::TestWithParam<ForgedLink> {};
+class ForgedLinks : public testing::TestWithParam<Forgery> {};
 
 TEST_P(ForgedLinks, AreRejected) {
   const Folder run;
