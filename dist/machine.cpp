@@ -52,8 +52,8 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return count_equal_keys(world, device).second;
 }
 
-std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values) {
-  std::vector<Index> mine{static_cast<Index>(machine_id())};
+std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values, const std::string& key) {
+  std::vector<Index> mine{machine_key(key)};
   mine.insert(mine.end(), values.begin(), values.end());
   std::vector<Index> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(view_of(mine.data(), {std::ssize(mine)}), view_of(all.data(), {std::ssize(all)}));

@@ -24,9 +24,9 @@ int rank_on_device(Comm& world, const std::string& device);
 // Returns the number of ranks of this machine with the same device, including this one. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
-// Returns the sum of each value over the ranks of this machine. All ranks must pass as many values.
-// Collective: one all-gather.
-std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values);
+// Returns the sum of each value over the ranks of this machine with an equal `key`. All ranks must
+// pass as many values. Collective: one all-gather.
+std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values, const std::string& key = "");
 
 // Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
 // With the backend "auto", each rank chooses its device itself, so that they may differ.

@@ -1,5 +1,7 @@
 #include "kernels/control_groups.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
@@ -31,6 +33,18 @@ Quota quota_v1(const fs::path& group) {
   std::ifstream quota(group / "cpu.cfs_quota_us"), period(group / "cpu.cfs_period_us");
   if (quota >> q.quota && period >> q.period) return q;
   return {};
+}
+
+// Bytes of a cgroup's cached files, which are freed when memory is needed.
+Index cached(const fs::path& group) {
+  std::ifstream in(group / "memory.stat");
+  std::string key;
+  Index bytes = 0, of_group = 0, of_all = -1;
+  while (in >> key >> bytes) {
+    if (key == "inactive_file") of_group = bytes;
+    if (key == "total_inactive_file") of_all = bytes;  // version 1: with its subgroups
+  }
+  return of_all >= 0 ? of_all : of_group;
 }
 
 }  // namespace
@@ -67,6 +81,36 @@ double cpu_time(const fs::path& root) {
 
 int cpu_quota(double cpu_time) {
   return cpu_time > 0 ? static_cast<int>(std::clamp(std::ceil(cpu_time), 1.0, 1e6)) : 0;
+}
+
+Index limit_in(const fs::path& file) {
+  std::ifstream in(file);
+  Index number = -1;
+  return in >> number && number < Index{1} << 60 ? number : -1;
+}
+
+Index lower_limit(Index a, Index b) {
+  return a < 0 ? b : b < 0 ? a : std::min(a, b);
+}
+
+MemoryLimit memory_limit(const fs::path& root) {
+  MemoryLimit limit;
+  for (const fs::path& group : control_groups("memory", root))
+    for (const auto& [maximum, usage] :
+         {std::pair{"memory.max", "memory.current"}, {"memory.limit_in_bytes", "memory.usage_in_bytes"}}) {
+      const Index bytes = limit_in(group / maximum);
+      if (bytes < 0) continue;
+      const Index used = std::max<Index>(0, limit_in(group / usage) - cached(group));
+      // If limits are equal, the outer group has more processes.
+      if (limit.bytes < 0 || bytes <= limit.bytes) limit.group = group;
+      limit.bytes = lower_limit(limit.bytes, bytes);
+      limit.free = lower_limit(limit.free, std::max<Index>(0, bytes - used));
+    }
+  return limit;
+}
+
+Index physical_memory() {
+  return Index{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
 }
 
 fs::path control_group_root() {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/tensor.h"
+
 namespace sy {
 
 // Returns the cgroup folders of this process for a version 1 controller, and those of version 2.
@@ -17,7 +19,27 @@ double cpu_time(const std::filesystem::path& root);
 // Rounds a quota up to whole CPUs, each of which one thread can use. Pure function.
 int cpu_quota(double cpu_time);
 
-// Root folder of control_groups and cpu_time: "/", or $SWITCHYARD_CGROUP_ROOT in tests.
+// Returns the number in a file of a cgroup; -1 without a file or a number, as in "max". A number
+// beyond any machine also means unlimited: version 1 of cgroups writes such numbers.
+Index limit_in(const std::filesystem::path& file);
+// Returns the lower of two limits; -1 means unlimited.
+Index lower_limit(Index a, Index b);
+
+// Tightest memory limit of the cgroups of this process.
+//
+// - bytes: -1 means unlimited
+// - free: bytes of the limit that are unused or only cache files; -1 if there is no limit
+// - group: folder of the cgroup with this limit
+struct MemoryLimit {
+  Index bytes = -1, free = -1;
+  std::filesystem::path group = {};
+};
+MemoryLimit memory_limit(const std::filesystem::path& root);
+// Returns the bytes of memory of this host, free or not.
+Index physical_memory();
+
+// Root folder of control_groups, cpu_time and memory_limit: "/", or $SWITCHYARD_CGROUP_ROOT in
+// tests.
 std::filesystem::path control_group_root();
 
 }  // namespace sy

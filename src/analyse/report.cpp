@@ -19,7 +19,7 @@ constexpr Index strip_columns = 64;  // more experts share their marks
 
 // Reads the losses of training and validation. Skips lines that are torn or hold no loss.
 void read_losses(const fs::path& file, ExpertReport& report) {
-  if (std::error_code ignored; !fs::exists(file, ignored)) return;
+  if (!file_exists(file)) return;
   read_lines(file, [&](const TextLine& line) {
     const std::optional<Json> m = Json::try_parse(line.text);
     const std::optional<Index> step = m ? integer_at(*m, "step") : std::nullopt;
@@ -235,7 +235,7 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
   if (const auto run = run_of(checkpoint)) {
     read_losses(*run / "metrics.jsonl", r);
     // A link to nothing is an error, too.
-    if (const fs::path file = *run / "evaluation.json"; fs::exists(fs::symlink_status(file)))
+    if (const fs::path file = *run / "evaluation.json"; file_exists(file, Links::keep))
       r.evaluation = read_evaluation(file);
   }
   if (options.layer) {

@@ -7,6 +7,7 @@
 #include "src/data/run_tokenizer.h"
 #include "src/generate/stop_strings.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/strings.h"
 
@@ -68,9 +69,8 @@ ChatTemplate chat_template_of(const Trained& trained, const po::variables_map& a
   std::vector<fs::path> folders;
   if (arguments.count("data")) folders.emplace_back(arguments["data"].as<std::string>());
   if (run) folders.insert(folders.end(), {*run / tokenizer_folder_name, *run / huggingface_folder_name});
-  std::error_code ignored;
   const auto tokens = std::ranges::find_if(
-      folders, [&](const fs::path& folder) { return fs::exists(folder / huggingface_config_name, ignored); });
+      folders, [](const fs::path& folder) { return file_exists(folder / huggingface_config_name); });
   const fs::path of_tokens = tokens == folders.end() ? fs::path() : *tokens;
   if (arguments.count("template")) {
     const auto value = arguments["template"].as<std::string>();

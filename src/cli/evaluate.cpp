@@ -33,8 +33,7 @@ Layout evaluation_layout(const Config& config, int ranks) {
 
 // Returns true if `file` holds an evaluation of all windows at this step.
 bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) return false;
+  if (!file_exists(file)) return false;
   try {
     const Evaluation there = read_evaluation(file);
     return there.step == step && there.windows == there.of;
@@ -105,8 +104,7 @@ void write_logits(Comm& world, const Trained& trained, const po::variables_map& 
     }
     positions = needs_pairs ? std::max(std::ssize(source), std::ssize(ids)) : std::ssize(source) + std::ssize(ids);
     check_positions(trained.config, positions);
-    std::error_code ignored;
-    if (fs::exists(file, ignored)) bad_input("evaluate: --logits: {} exists already: name a new file", file);
+    if (file_exists(file)) bad_input("evaluate: --logits: {} exists already: name a new file", file);
   });
   const auto engine = with_advice("give fewer --tokens", [&] {
     return load_model(world, trained, evaluation_layout(trained.config, world.size()), backend, positions);

@@ -37,12 +37,13 @@ Index parse_placement(const std::string& text) {
 
 // Writes to a device or pipe directly; replaces a file atomically. A link stays a link.
 void write_output(const fs::path& path, const std::string& text) {
-  std::error_code ignored;
-  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) {
+  const fs::file_type type = file_type(path);
+  const bool exists = type != fs::file_type::not_found;
+  if (exists && type != fs::file_type::regular) {
     std::ofstream out(path);
     if (!(out << text << std::flush)) fail("cannot write {}", path.string());
   } else {
-    write_file(fs::exists(path, ignored) ? fs::canonical(path) : path, text);
+    write_file(exists ? fs::canonical(path) : path, text);
   }
 }
 
@@ -50,10 +51,8 @@ void write_output(const fs::path& path, const std::string& text) {
 void check_output(const fs::path& path) {
   if (path == "-") return;
   const fs::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  std::error_code ignored;
-  if (path.empty() || fs::is_directory(path, ignored))
-    bad_input("'{}' is not a file's name: name a file", path.string());
-  if (!fs::is_directory(folder, ignored))
+  if (path.empty() || is_folder(path)) bad_input("'{}' is not a file's name: name a file", path.string());
+  if (!is_folder(folder))
     bad_input("cannot write {}: there is no folder {}: create it first", path.string(), folder.string());
   if (access(folder.c_str(), W_OK) != 0) bad_input("cannot write {}: the folder is not writable", path.string());
 }

@@ -48,8 +48,7 @@ Imported open_source(const fs::path& folder, const std::string& upcycle_option,
                      const std::vector<std::string>& settings) {
   Imported in;
   const std::vector<std::string> none;
-  std::error_code error;
-  if (fs::exists(folder / "config.json", error)) {
+  if (file_exists(folder / "config.json")) {
     check_tokenizer_files(folder);
     const FamilyModel model = open_family_model(folder, upcycle_option.empty() ? settings : none);
     in.files = std::make_unique<FamilyValues>(folder, model);
@@ -110,14 +109,13 @@ constexpr const char *unfinished_name = "import.unfinished", *config_name = "con
 
 // Throws InputError if a run is in the folder, unless it is an import that was killed.
 void check_free(const fs::path& run) {
-  std::error_code error;
   const std::vector<Index> steps = steps_in(checkpoints_of(run));
-  const bool trained = fs::exists(run / "metrics.jsonl", error) || (!steps.empty() && steps.front() > 0);
-  if (fs::exists(run / unfinished_name, error) && !trained) return;
+  const bool trained = file_exists(run / "metrics.jsonl") || (!steps.empty() && steps.front() > 0);
+  if (file_exists(run / unfinished_name) && !trained) return;
   for (const fs::path& made : {checkpoints_of(run), run / config_name, run / "metrics.jsonl"})
-    if (fs::exists(made, error)) bad_input("import: {} is a run already: give a new folder", run.string());
+    if (file_exists(made)) bad_input("import: {} is a run already: give a new folder", run.string());
   for (const char* name : {huggingface_folder_name, tokenizer_folder_name})
-    if (fs::exists(run / name, error))
+    if (file_exists(run / name))
       bad_input("import: {} holds '{}', which an import would replace, and no run: remove it, or give a new folder",
                 run.string(), name);
 }

@@ -10,6 +10,7 @@
 #include "src/io/manifest.h"
 #include "src/params/costs.h"
 #include "src/provenance/provenance.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -21,9 +22,7 @@ namespace {
 
 // Verifies the digests of one step folder, or of every one of a run.
 int verify(const fs::path& step_or_run, bool json) {
-  std::error_code error;
-  if (!fs::is_directory(step_or_run, error))
-    bad_input("{} is no folder: give a run or a checkpoint", step_or_run.string());
+  if (!is_folder(step_or_run)) bad_input("{} is no folder: give a run or a checkpoint", step_or_run.string());
   std::vector<fs::path> folders;
   for (Index step : steps_in(checkpoints_of(step_or_run)))
     folders.push_back(checkpoints_of(step_or_run) / step_name(step));
@@ -219,8 +218,8 @@ int inspect_command(CommandLine& line) {
   if (!parse_options(line, "inspect", options, {"checkpoint"}, arguments)) return 0;
   const fs::path path = arguments["checkpoint"].as<std::string>();
   const bool json = arguments["json"].as<bool>(), stats = arguments["stats"].as<bool>();
-  if (std::error_code error; fs::exists(path / "dataset.ini", error)) return inspect_data(path, json);
-  if (std::error_code error; fs::is_regular_file(path, error)) return inspect_config(path, json);
+  if (file_exists(path / "dataset.ini")) return inspect_data(path, json);
+  if (is_file(path)) return inspect_config(path, json);
   if (arguments["verify"].as<bool>()) return verify(path, json);
 
   const fs::path dir = find_checkpoint(path);

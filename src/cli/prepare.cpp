@@ -5,6 +5,7 @@
 #include "src/cli/progress.h"
 #include "src/data/prepare.h"
 #include "src/data/run_tokenizer.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/table.h"
@@ -19,7 +20,7 @@ PrepareOptions::Source parse_domain(const char* option, const std::string& text)
   if (equals == text.npos) bad_input("--{} {}: write NAME=PATH[,PATH...]", option, text);
   PrepareOptions::Source source{text.substr(0, equals), {}};
   const std::string list = text.substr(equals + 1);
-  if (std::error_code ignored; std::filesystem::exists(list, ignored)) {
+  if (file_exists(list)) {
     source.paths.emplace_back(list);
     return source;
   }
@@ -87,9 +88,8 @@ void warn_of_shares(const Dataset& dataset, double wanted) {
 void warn_of_unicode(const std::string& tokenizer) {
   if (!tokenizer.starts_with("hf:")) return;
   std::filesystem::path folder = tokenizer.substr(3);
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) folder = folder.parent_path();
-  if (!std::filesystem::exists(folder / "dataset.ini", ignored)) return;
+  if (!is_folder(folder)) folder = folder.parent_path();
+  if (!file_exists(folder / "dataset.ini")) return;
   const std::string warning = check_unicode(folder.string(), read_dataset_ini(folder).unicode_versions);
   if (!warning.empty()) warn(warning);
 }

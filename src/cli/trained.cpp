@@ -6,6 +6,7 @@
 #include "src/data/run_tokenizer.h"
 #include "src/families/export.h"
 #include "src/io/manifest.h"
+#include "src/system/files.h"
 #include "src/text/strings.h"
 
 namespace sy {
@@ -51,9 +52,8 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& arguments) 
     const fs::path beside = *run_now / recorded.lexically_normal().lexically_relative(run_then);
     candidates.insert(data.is_absolute() ? candidates.end() : candidates.begin(), beside.lexically_normal());
   }
-  std::error_code ignored;
   for (const fs::path candidate : candidates)
-    if (fs::exists(candidate / "dataset.ini", ignored)) return candidate;
+    if (file_exists(candidate / "dataset.ini")) return candidate;
   bad_input("the data set that {} was trained on is not at {}: give its folder with --data", step_dir.string(),
             join(candidates, " nor at "));
 }

@@ -228,12 +228,14 @@ Config parse(const std::vector<Setting>& settings, Problems& problems, bool text
 constexpr Index max_config_bytes = 1 << 20;
 
 std::string config_text(const std::filesystem::path& file) {
-  std::error_code ec;
-  if (std::filesystem::is_directory(file, ec)) bad_input("{} is a folder: give a configuration file", file.string());
-  if (!std::filesystem::exists(file, ec))
+  const std::filesystem::file_type type = file_type(file);
+  if (type == std::filesystem::file_type::directory)
+    bad_input("{} is a folder: give a configuration file", file.string());
+  if (type == std::filesystem::file_type::not_found)
     bad_input("cannot read the configuration {} ({}): check the path; configs/ holds examples", file.string(),
-              ec ? ec.message() : std::strerror(ENOENT));
-  if (std::filesystem::is_regular_file(file, ec) && std::filesystem::file_size(file, ec) >= max_config_bytes)
+              std::strerror(ENOENT));
+  std::error_code ignored;  // read_file() reports it
+  if (type == std::filesystem::file_type::regular && std::filesystem::file_size(file, ignored) >= max_config_bytes)
     bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
   return read_file(file, max_config_bytes);
 }
@@ -331,10 +333,9 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
     if (s.key == "data.path") data_path = s.where;
     if (origins) (*origins)[s.key] = problems.location_text(s.where);
   }
-  std::error_code ec;
-  if (data_path.line != command_line && !c.data.path.empty() && !std::filesystem::exists(c.data.path, ec)) {
+  if (data_path.line != command_line && !c.data.path.empty() && !file_exists(c.data.path)) {
     const std::filesystem::path beside = files.file(data_path.source).parent_path() / c.data.path;
-    if (std::filesystem::exists(beside, ec)) c.data.path = beside.string();
+    if (file_exists(beside)) c.data.path = beside.string();
   }
   for (const ConfigCheck& check : checks) {
     if (check.needs_sizes && (problems.any_wrong(size_keys) || problems.any_doubtful(layout_keys))) continue;

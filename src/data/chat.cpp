@@ -14,15 +14,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool has_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 // Returns tokenizer_config.json; an empty object if the folder has none.
 Json config_of(const fs::path& folder) {
   const fs::path file = folder / huggingface_config_name;
-  if (!has_file(file)) return Json::object();
+  if (!file_exists(file)) return Json::object();
   try {
     Json json = Json::parse(read_file(file));
     json.members();  // throws if it is no object
@@ -100,12 +95,12 @@ std::size_t ids_before(std::string_view text, Index end, const std::vector<std::
 }  // namespace
 
 bool has_chat_template(const fs::path& folder) {
-  return has_file(folder / chat_template_name) || !template_of(config_of(folder)).empty();
+  return file_exists(folder / chat_template_name) || !template_of(config_of(folder)).empty();
 }
 
 ChatTemplate::ChatTemplate(const fs::path& folder, const fs::path& tokens) : special_tokens_(Json::object()) {
   const fs::path file = folder / chat_template_name;
-  const bool own_file = has_file(file);
+  const bool own_file = file_exists(file);
   source_ = own_file ? read_file(file) : template_of(config_of(folder));
   if (source_.empty()) bad_input("{} has no chat template: write one into {}", folder.string(), file.string());
   const Json config = config_of(tokens);

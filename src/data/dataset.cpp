@@ -279,7 +279,7 @@ struct SharedText {
 
 DatasetDescription read_dataset_ini(const fs::path& dir) {
   const fs::path file = dir / ini_name;
-  if (std::error_code ignored; !fs::exists(file, ignored))
+  if (!file_exists(file))
     bad_input("{} is not a data set: it has no {}; make one with `switchyard prepare ... --output {}`", dir.string(),
               ini_name, dir.string());
   return parse_dataset_ini(read_file(file), dir);
@@ -439,7 +439,7 @@ std::vector<DatasetFile> verify_dataset(const fs::path& dir) {
       const PairDigests& digests = domain.*split.digests;
       const std::string bin = prefix.string() + ".bin", idx = prefix.string() + ".idx";
       const bool optional = std::string_view(split.name) == "valid" && !described(digests);
-      if (optional && !fs::exists(bin) && !fs::exists(idx)) continue;
+      if (optional && !file_exists(bin) && !file_exists(idx)) continue;
       check(bin, digests.bin);
       check(idx, digests.idx);
     }

@@ -23,7 +23,7 @@ fs::path config_beside(const fs::path& file) {
 // an added token. Empty if absent.
 std::string special_token(const fs::path& file, const char* key) {
   const fs::path config = config_beside(file);
-  if (std::error_code ignored; !fs::exists(config, ignored)) return "";
+  if (!file_exists(config)) return "";
   try {
     const Json json = Json::parse(read_file(config));
     const Json* token = json.find(key);
@@ -89,7 +89,7 @@ std::unique_ptr<Tokenizer> load_huggingface(const fs::path& file) {
 
 std::string huggingface_config(const fs::path& file) {
   const fs::path config = config_beside(file);
-  if (std::error_code ignored; fs::exists(config, ignored)) return read_file(config);
+  if (file_exists(config)) return read_file(config);
   return json_text(Json{{"eos_token", end_token(TokenizerJson(file), file)}});
 }
 

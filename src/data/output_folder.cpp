@@ -57,15 +57,14 @@ std::set<std::string> files_of(const DatasetDescription& description) {
 }
 
 std::set<std::string> check_output(const fs::path& folder, const std::set<std::string>& files, bool overwrite) {
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) return {};
+  if (!is_folder(folder)) return {};
   std::set<std::string> old = old_files(folder);
   const std::set<std::string> present = names_in(folder);
   // `prepare` was interrupted after it had removed dataset.ini. Its files are then no data set.
   const bool interrupted = present.contains(replaced_name) && !present.contains(description_name);
   for (const std::set<std::string>& names : {old, files})
     for (const std::string& name : names) {
-      if (!fs::exists(fs::symlink_status(folder / name, ignored))) continue;
+      if (!file_exists(folder / name, Links::keep)) continue;
       if (!overwrite && !(interrupted && old.contains(name)))
         bad_input("{} exists: choose another --output, or give --overwrite to replace the data set",
                   (folder / name).string());
@@ -88,9 +87,8 @@ OutputFolder::~OutputFolder() {
 
 void OutputFolder::open(std::set<std::string> files, bool overwrite) {
   old_ = check_output(folder_, files, overwrite);
-  std::error_code error;
-  made_ = !fs::exists(folder_, error);
-  error = try_make_synced_folders(folder_);
+  made_ = !file_exists(folder_);
+  const std::error_code error = try_make_synced_folders(folder_);
   if (error)
     throw_write_error(error.value(), fmt::format("cannot make the folder {}: {}: choose another --output",
                                                  folder_.string(), error.message()));

@@ -76,7 +76,7 @@ Index vocab_to_train(const std::string& tokenizer) {
 fs::path tokenizer_file(const std::string& tokenizer) {
   const Choice& choice = choice_of(tokenizer);
   fs::path file = tokenizer.substr(choice.prefix.size());
-  if (std::error_code ignored; fs::is_directory(file, ignored)) file /= find_tokenizer_kind(choice.kind)->model;
+  if (is_folder(file)) file /= find_tokenizer_kind(choice.kind)->model;
   return file;
 }
 

@@ -56,17 +56,15 @@ TokenizerIdentities tokenizers_of(const DatasetDescription& description) {
 
 TokenizerIdentities tokenizers_in(const fs::path& folder) {
   TokenizerIdentities tokenizers;
-  std::error_code ignored;
   for (const TokenizerKind& kind : tokenizer_kinds())
-    if (kind.model && fs::is_regular_file(folder / kind.model, ignored))
+    if (kind.model && is_file(folder / kind.model))
       tokenizers.push_back({std::string(kind.name), to_hex(sha256_file(folder / kind.model))});
   return tokenizers;
 }
 
 void check_tokenizer_files(const fs::path& folder) {
-  std::error_code ignored;
   for (const char* name : tokenizer_files)
-    if (fs::exists(fs::symlink_status(folder / name, ignored))) InputFile(folder / name);
+    if (file_exists(folder / name, Links::keep)) InputFile(folder / name);
 }
 
 std::string other_tokenizer(const fs::path& step_dir, const TrainState& state) {
@@ -101,9 +99,8 @@ std::optional<StoredTokenizer> find_stored_tokenizer(const fs::path& step_dir, c
       continue;
     }
     for (const char* name : {tokenizer_folder_name, huggingface_folder_name}) {
-      std::error_code ignored;
       const fs::path model = run ? *run / name / kind.model : fs::path();
-      if (run && fs::is_regular_file(model, ignored) && have_common(tokenizers, {{"", tokenizer_sha256(kind, model)}}))
+      if (run && is_file(model) && have_common(tokenizers, {{"", tokenizer_sha256(kind, model)}}))
         return StoredTokenizer{&kind, model};
     }
   }
@@ -135,10 +132,8 @@ void store_tokenizer(const StoredTokenizer& tokenizer, const fs::path& run_dir) 
 }
 
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
-  std::error_code error;
   for (const char* name : tokenizer_files)
-    if (fs::symlink_status(from / name, error).type() == fs::file_type::regular)
-      write_file(to / name, read_file(from / name));
+    if (is_file(from / name, Links::keep)) write_file(to / name, read_file(from / name));
 }
 
 std::string check_unicode(const std::string& what, const std::string& versions) {

@@ -3,10 +3,13 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "src/data/stream.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/strings.h"
 #include "src/tokenizers/unicode.h"
@@ -64,6 +67,18 @@ bool matches_any(const std::vector<std::string>& globs, const fs::path& below) {
   });
 }
 
+// Returns the type of an entry of a folder, as walk_files() selects it. A link to a file has the
+// type of the file. Throws InputError if the entry cannot be looked up, or has vanished.
+fs::file_type selected_type(const fs::path& entry) {
+  const fs::file_type type = file_type(entry, Links::keep);
+  if (type == fs::file_type::not_found) bad_input("{} has vanished while its folder was read", entry.string());
+  if (type != fs::file_type::symlink) return type;
+  std::error_code error;
+  const fs::file_type target = fs::status(entry, error).type();
+  const bool is_broken = target == fs::file_type::not_found || error.value() == ELOOP;
+  return is_broken || target == fs::file_type::directory ? type : file_type(entry);
+}
+
 // Walks a folder recursively. below: its path relative to the named folder.
 SkippedFiles walk_folder(const fs::path& folder, const fs::path& below, const FileFilter& filter,
                          const std::function<void(const fs::path&)>& visit) {
@@ -75,18 +90,19 @@ SkippedFiles walk_folder(const fs::path& folder, const fs::path& below, const Fi
   std::sort(entries.begin(), entries.end());
   SkippedFiles skipped;
   for (const fs::path& entry : entries) {
-    const bool link = fs::is_symlink(entry, error);
-    const fs::file_status status = fs::status(entry, error);
-    const bool is_file = fs::is_regular_file(status), is_folder = fs::is_directory(status) && !link;
     const fs::path name = below / entry.filename();
-    if (name.filename().native().starts_with('.'))
+    if (name.filename().native().starts_with('.')) {
       ++skipped.hidden;
-    else if (!is_file && !is_folder)
+      continue;
+    }
+    const fs::file_type type = selected_type(entry);
+    const bool is_text = type == fs::file_type::regular;
+    if (!is_text && type != fs::file_type::directory)
       ++skipped.special;
     else if (matches_any(filter.exclude, name) ||
-             (is_file && !filter.include.empty() && !matches_any(filter.include, name)))
+             (is_text && !filter.include.empty() && !matches_any(filter.include, name)))
       ++skipped.filtered;
-    else if (is_file)
+    else if (is_text)
       visit(entry);
     else
       skipped += walk_folder(entry, name, filter, visit);
@@ -188,11 +204,10 @@ void read_json_lines(Document document, const std::optional<std::string>& key, c
 }  // namespace
 
 void check_text_path(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::is_regular_file(status) || fs::is_directory(status)) return;
-  if (fs::exists(status)) bad_input("{} is neither a file nor a folder: name text files", path.string());
-  bad_input("{}: {}: check the path", path.string(), error ? error.message() : "no such file or folder");
+  const fs::file_type type = file_type(path);
+  if (type == fs::file_type::regular || type == fs::file_type::directory) return;
+  if (type == fs::file_type::not_found) bad_input("{}: {}: check the path", path.string(), std::strerror(ENOENT));
+  bad_input("{} is neither a file nor a folder: name text files", path.string());
 }
 
 SkippedFiles walk_files(const fs::path& path, const FileFilter& filter,

@@ -49,7 +49,7 @@ constexpr std::string_view blank_mark = "\xE2\x96\x81";
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  explicit SentencePieceTokenizer(const fs::path& model) {
+  explicit SentencePieceTokenizer(const fs::path& model) : model_(model) {
     const std::string content = read_file(model);
     const sp::util::Status status = processor_.LoadFromSerializedProto(content);
     if (!status.ok() || processor_.GetPieceSize() == 0)
@@ -97,7 +97,11 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
-  static void check(const sp::util::Status& status) { SY_ASSERT(status.ok(), "SentencePiece: {}", status.ToString()); }
+  // A model whose pieces contradict each other loads, and then fails for some texts.
+  void check(const sp::util::Status& status) const {
+    if (!status.ok())
+      bad_input("the tokenizer {} cannot be used: {}: use another model", model_.string(), status.ToString());
+  }
 
   // Number of bytes of the normalised text.
   Index token_bytes(int id) const {
@@ -109,6 +113,7 @@ class SentencePieceTokenizer : public Tokenizer {
     return static_cast<Index>(token.size()) - marks * static_cast<Index>(blank_mark.size() - 1);
   }
 
+  fs::path model_;
   sp::SentencePieceProcessor processor_;
   bool keeps_text_ = true;           // the tokens of a text are its bytes
   std::vector<int> blank_mark_ids_;  // empty if the model encodes U+2581

@@ -143,7 +143,7 @@ HostFacts host_facts(const SharedMemory& window) {
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) == 0) host.shared_memory = static_cast<Index>(shm.f_bavail * shm.f_frsize);
   host.limits = process_limits();
-  if (const MemoryLimit limit = memory_limit("/"); limit.bytes >= 0 && limit.bytes < host.memory) {
+  if (const MemoryLimit limit = memory_limit(control_group_root()); limit.bytes >= 0 && limit.bytes < host.memory) {
     host.memory_limit = limit.bytes;
     host.available = std::min(host.available, limit.free);
   }

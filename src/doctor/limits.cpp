@@ -1,7 +1,7 @@
 #include <sys/resource.h>
 
-#include <algorithm>
-#include <fstream>
+#include <filesystem>
+#include <string_view>
 
 #include "kernels/control_groups.h"
 #include "kernels/environment.h"
@@ -32,31 +32,6 @@ Index limit_of(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? -1 : static_cast<Index>(limit.rlim_cur);
 }
 
-// Returns the lower of two limits; -1 means unlimited.
-Index lower_limit(Index a, Index b) {
-  return a < 0 ? b : b < 0 ? a : std::min(a, b);
-}
-
-// Returns the number in a file; -1 without a file or a number, as in "max". A number beyond any
-// machine also means unlimited: version 1 of control groups writes such numbers.
-Index number_in(const fs::path& file) {
-  std::ifstream in(file);
-  Index number = -1;
-  return in >> number && number < Index{1} << 60 ? number : -1;
-}
-
-// Bytes of a control group's cached files, which are freed when memory is needed.
-Index cached(const fs::path& group) {
-  std::ifstream in(group / "memory.stat");
-  std::string key;
-  Index bytes = 0, of_group = 0, of_all = -1;
-  while (in >> key >> bytes) {
-    if (key == "inactive_file") of_group = bytes;
-    if (key == "total_inactive_file") of_all = bytes;  // version 1: with its subgroups
-  }
-  return of_all >= 0 ? of_all : of_group;
-}
-
 }  // namespace
 
 Limits process_limits() {
@@ -66,22 +41,8 @@ Limits process_limits() {
                 .stack = limit_of(RLIMIT_STACK),
                 .core = limit_of(RLIMIT_CORE)};
   for (const fs::path& group : control_groups("pids", "/"))
-    limits.processes = lower_limit(limits.processes, number_in(group / "pids.max"));
+    limits.processes = lower_limit(limits.processes, limit_in(group / "pids.max"));
   return limits;
-}
-
-MemoryLimit memory_limit(const fs::path& root) {
-  MemoryLimit limit;
-  for (const fs::path& group : control_groups("memory", root))
-    for (const auto& [maximum, usage] :
-         {std::pair{"memory.max", "memory.current"}, {"memory.limit_in_bytes", "memory.usage_in_bytes"}}) {
-      const Index bytes = number_in(group / maximum);
-      if (bytes < 0) continue;
-      const Index used = std::max<Index>(0, number_in(group / usage) - cached(group));
-      limit.bytes = lower_limit(limit.bytes, bytes);
-      limit.free = lower_limit(limit.free, std::max<Index>(0, bytes - used));
-    }
-  return limit;
 }
 
 }  // namespace sy

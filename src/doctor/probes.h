@@ -24,16 +24,6 @@ std::string nccl_over_tcp_setting();
 // Returns the limits of this process.
 Limits process_limits();
 
-// Tightest memory limit of the control groups of this process.
-// The groups are read from the files /proc/self/cgroup and /sys/fs/cgroup under `root`.
-//
-// bytes: -1 means unlimited. free: bytes of the limit that are unused or only cache files.
-// If there is no limit, free is -1.
-struct MemoryLimit {
-  Index bytes = -1, free = -1;
-};
-MemoryLimit memory_limit(const std::filesystem::path& root);
-
 // Returns "ext4", or the number (statfs(2): f_type) if the type has no name here.
 std::string file_system_name(std::uint32_t magic);
 

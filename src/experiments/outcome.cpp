@@ -89,8 +89,7 @@ double Outcome::tokens_per_second() const {
 Outcome read_outcome(const std::filesystem::path& run, Index steps) {
   Outcome out;
   out.max_violation = not_known;
-  std::error_code ignored;
-  if (const auto file = run / "metrics.jsonl"; std::filesystem::exists(file, ignored))
+  if (const auto file = run / "metrics.jsonl"; file_exists(file))
     read_lines(file, [&](const TextLine& text) {
       if (!text.whole) return;
       try {
@@ -115,9 +114,8 @@ Outcome read_outcome(const std::filesystem::path& run, Index steps) {
 }
 
 Index last_step(const std::filesystem::path& run) {
-  std::error_code ignored;
   const auto path = run / "metrics.jsonl";
-  if (!std::filesystem::exists(path, ignored)) return 0;
+  if (!file_exists(path)) return 0;
   const InputFile file(path);
   constexpr Index most = 1 << 20;  // longer than a line with the counts of all experts
   const Index from = std::max<Index>(0, file.size() - most);

@@ -199,8 +199,7 @@ RunInfo inspect_run(const fs::path& folder) {
 }
 
 RunList find_runs(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) bad_input("{} is no folder: give a folder that holds runs", folder.string());
+  if (!is_folder(folder)) bad_input("{} is no folder: give a folder that holds runs", folder.string());
   RunList out;
   Index folders = 0;
   search((folder / "").parent_path(), 0, folders, out);

@@ -151,8 +151,7 @@ class Progress {
 
 // Returns the record of the last start of a run; null if there is none.
 Json last_record(const std::filesystem::path& run) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(run / provenance_name, error)) return {};
+  if (!is_file(run / provenance_name)) return {};
   std::string text = read_file(run / provenance_name);
   while (text.ends_with('\n')) text.pop_back();
   return parse_record(text.substr(text.rfind('\n') + 1));  // npos + 1 is 0
@@ -223,12 +222,12 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     const Training& t = *waiting[i];
     make_synced_folders(t.run.parent_path());
-    std::error_code ignored;
-    if (t.measured && fs::exists(t.run / "config.ini", ignored)) {
+    if (t.measured && file_exists(t.run / "config.ini")) {
       if (const std::string holder = lock_holder(t.run); !holder.empty()) {
         failures[t.run] = fmt::format("{} is in use by {}", t.run.string(), holder);
         continue;
       }
+      std::error_code ignored;
       fs::remove_all(t.run, ignored);
     }
     std::vector<std::string> command = launch_command(launcher, t.ranks, t.measured);

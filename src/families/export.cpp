@@ -242,8 +242,7 @@ void check_ones(const ExportedValues& values, const std::vector<ParamSpec>& para
 }
 
 Json read_imported_json(const fs::path& file) {
-  std::error_code error;
-  if (!fs::exists(file, error)) return Json::object();
+  if (!file_exists(file)) return Json::object();
   try {
     return Json::parse(standard_json(read_file(file)));
   } catch (const JsonError& e) {
@@ -262,9 +261,8 @@ void save_imported_files(const fs::path& folder, const FamilyValues& values, con
     digests += fmt::format("{}  {}\n", to_hex(sha256(content)), name);
   };
   save(config_name, read_file(folder / config_name));
-  std::error_code error;
   for (const char* name : tokenizer_files)
-    if (fs::exists(fs::symlink_status(folder / name, error))) save(name, read_file(folder / name));
+    if (file_exists(folder / name, Links::keep)) save(name, read_file(folder / name));
   Json files = Json::array();
   std::map<std::string, const FileTensor*> by_name;
   for (const FileTensor& tensor : values.tensors()) by_name[tensor.name] = &tensor;
@@ -299,9 +297,8 @@ void save_imported_files(const fs::path& folder, const FamilyValues& values, con
 
 std::string check_imported(const fs::path& run_dir, const std::vector<std::string>& names) {
   const fs::path imported_dir = run_dir / huggingface_folder_name;
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(imported_dir / digests_name, error))) {
-    if (!fs::exists(imported_dir / file_list_name, error)) return "";  // nothing was imported
+  if (!file_exists(imported_dir / digests_name, Links::keep)) {
+    if (!file_exists(imported_dir / file_list_name)) return "";  // nothing was imported
     return fmt::format(
         "{} has no {}: an older version imported it, and its files are used unchecked; import the model again to have them "
         "checked",
@@ -311,7 +308,7 @@ std::string check_imported(const fs::path& run_dir, const std::vector<std::strin
   std::vector<std::string> read(std::begin(tokenizer_files), std::end(tokenizer_files));
   if (names.empty()) read.emplace_back(filler_file_name);
   for (const std::string& name : read)
-    if (!digests.contains(name) && fs::exists(fs::symlink_status(imported_dir / name, error)))
+    if (!digests.contains(name) && file_exists(imported_dir / name, Links::keep))
       bad_input(
           "{} was not imported ({} does not list it): remove it or import the model again; if you added it on purpose, append its digest with "
           "sha256sum",
@@ -319,7 +316,7 @@ std::string check_imported(const fs::path& run_dir, const std::vector<std::strin
   for (const auto& [name, digest] : digests) {
     if (!names.empty() && std::find(names.begin(), names.end(), name) == names.end()) continue;
     const fs::path file = imported_dir / name;
-    if (fs::symlink_status(file, error).type() != fs::file_type::regular)
+    if (!is_file(file, Links::keep))
       bad_input("{} is missing or no regular file: import the model again", file.string());
     if (to_hex(sha256_file(file)) != digest)
       bad_input(
@@ -400,7 +397,7 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
     if (imported) check_file_names(imported_dir / file_list_name, *imported);
     const StoredType& stored_dtype = *stored_type(options.type.empty() ? config.run.dtype : options.type);
     files = imported ? std::move(*imported) : split_files(match.tensors.tensors, stored_dtype, options.file_bytes);
-    if (run && fs::exists(imported_dir / filler_folder_name, error))
+    if (run && file_exists(imported_dir / filler_folder_name))
       fillers = std::make_unique<StoredTensors>(imported_dir / filler_folder_name);
     if (!lead) return;
     const std::string_view dtype_name = files.front().tensors.front().type->dtype_name;

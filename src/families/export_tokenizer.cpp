@@ -50,8 +50,7 @@ std::string export_tokenizer(const fs::path& step_dir, const TrainState& state, 
   if (!config.contains(bos_key)) config[bos_key] = begin < 0 ? Json() : Json(begin);
   if (!config.contains(eos_key)) config[eos_key] = end;
   const fs::path generation = folder / "generation_config.json";
-  std::error_code ignored;
-  if (!fs::exists(generation, ignored)) {
+  if (!file_exists(generation)) {
     Json ids = Json::object();
     for (const char* key : {bos_key, eos_key})
       if (!config.at(key).is_null()) ids[key] = config.at(key);

@@ -45,8 +45,7 @@ bool has_mtp(const fs::path& folder, const FamilyModel& model) {
 
 FamilyModel open_family_model(const fs::path& folder, const std::vector<std::string>& overrides) {
   const fs::path file = folder / "config.json";
-  std::error_code error;
-  if (!fs::exists(file, error))
+  if (!file_exists(file))
     bad_input("{} has no config.json: give the folder of a model as Hugging Face keeps it", folder.string());
   FamilyModel model{};
   const std::string text = read_file(file);

@@ -196,7 +196,7 @@ std::optional<fs::path> find_newest(const fs::path& run_dir, std::vector<std::st
     const fs::path dir = checkpoints / step_name(step);
     const Problems problems = verify(dir, warnings);
     if (problems.empty()) return dir;
-    if (std::error_code error; !fs::exists(dir, error)) return {};
+    if (!file_exists(dir)) return {};
     skipped.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
     warnings->push_back(skipped.back());
   }
@@ -263,13 +263,11 @@ CheckpointFolder on_all_ranks(Comm& world, const NeededShards& needed, Find find
 }
 
 fs::path resolve(const fs::path& step_or_run, std::vector<std::string>* warnings, const Verify& verify) {
-  std::error_code error;
-  if (!fs::is_directory(step_or_run, error))
+  if (!is_folder(step_or_run))
     bad_input("{} is no folder: give a run folder or a step folder within RUN/checkpoints", step_or_run.string());
   // A run has its configuration before its first checkpoint.
-  const bool run =
-      fs::is_directory(checkpoints_of(step_or_run), error) || fs::exists(step_or_run / "config.ini", error);
-  if (run && !fs::exists(step_or_run / manifest_name, error)) return newest(step_or_run, warnings, verify);
+  const bool run = is_folder(checkpoints_of(step_or_run)) || file_exists(step_or_run / "config.ini");
+  if (run && !file_exists(step_or_run / manifest_name)) return newest(step_or_run, warnings, verify);
   const fs::path dir = (step_or_run / "").parent_path();  // without a trailing slash
   const Problems problems = verify(dir, warnings);
   if (problems.empty()) return dir;
@@ -403,8 +401,7 @@ std::vector<std::string> abandon_newer(const fs::path& run_dir, Index step) {
     if (newer <= step) break;
     const fs::path dir = checkpoints / step_name(newer);
     fs::path target = dir.string() + abandoned;
-    std::error_code error;
-    for (int n = 2; fs::exists(target, error); ++n) target = fmt::format("{}{}-{}", dir.string(), abandoned, n);
+    for (int n = 2; file_exists(target); ++n) target = fmt::format("{}{}-{}", dir.string(), abandoned, n);
     rename_folder(dir, target);
     done.push_back(
         fmt::format("{} is now {}: remove it where it is of no more use", dir.string(), target.filename().string()));

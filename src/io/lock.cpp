@@ -150,7 +150,10 @@ int FolderLock::try_lock() {
   text_ = process_text();
   std::string text = fmt::format("{}\nsince {:%F %T} UTC\n", text_, fmt::gmtime(std::time(nullptr)));
   if (!note_.empty()) text += note_ + "\n";
-  if (const int why = ftruncate(file, 0) != 0 ? errno : write_at_start(file, text)) {
+  // The file keeps its note if the process is killed in between.
+  int why = write_at_start(file, text);
+  if (why == 0 && ftruncate(file, static_cast<off_t>(text.size())) != 0) why = errno;
+  if (why != 0) {
     close(file);
     return why;
   }

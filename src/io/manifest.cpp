@@ -70,14 +70,14 @@ std::string to_text(const Manifest& manifest) {
 
 std::string read_manifest_text(const fs::path& step_dir) {
   const fs::path path = step_dir / manifest_name;
-  std::error_code error;
-  if (!fs::is_directory(step_dir, error))
+  if (!is_folder(step_dir))
     bad_input("{} is no checkpoint folder: give a run folder or a step folder within RUN/checkpoints",
               step_dir.string());
-  if (!fs::exists(path, error))
+  if (!file_exists(path))
     bad_input("{} is missing: {} is no checkpoint, or not a whole one", path.string(), step_dir.string());
   constexpr std::uintmax_t max_bytes = 1 << 25;  // about 280,000 files
-  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > max_bytes)
+  std::error_code ignored;                       // read_file() reports it
+  if (!is_file(path) || fs::file_size(path, ignored) > max_bytes)
     bad_input("{} is no manifest: use another checkpoint", path.string());
   return read_file(path);
 }
@@ -115,8 +115,10 @@ Manifest read_manifest(const fs::path& step_dir) {
 
 std::string size_problem(const fs::path& path, Index expected) {
   std::error_code error;
-  if (!fs::exists(path, error)) return path.string() + " is missing";
-  if (!fs::is_regular_file(path, error)) return path.string() + " is no regular file";
+  const fs::file_type type = fs::status(path, error).type();
+  if (type == fs::file_type::not_found) return path.string() + " is missing";
+  if (type == fs::file_type::none) return fmt::format("{} cannot be read: {}", path.string(), error.message());
+  if (type != fs::file_type::regular) return path.string() + " is no regular file";
   const auto bytes = fs::file_size(path, error);
   if (error) return fmt::format("{} cannot be read: {}", path.string(), error.message());
   if (static_cast<Index>(bytes) == expected) return "";

@@ -26,9 +26,9 @@ std::string staging_note(const fs::path& staging) {
 // Returns whether a folder is a staging folder, or holds nothing but perhaps a lock file.
 // A run has such a lock file, too. Does not follow links.
 bool is_staging_or_empty(const fs::path& folder) {
-  std::error_code error;
-  if (fs::symlink_status(folder, error).type() != fs::file_type::directory) return false;
+  if (!is_folder(folder, Links::keep)) return false;
   if (lock_note(folder) == staging_note(folder)) return true;
+  std::error_code error;
   for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error))
     if (entry->path().filename() != lock_name) return false;
@@ -36,8 +36,15 @@ bool is_staging_or_empty(const fs::path& folder) {
 }
 
 bool path_exists(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(path, error));
+  return file_exists(path, Links::keep);
+}
+
+// Removes everything from a staging folder but its lock file, which marks the folder until then:
+// the removals are on the disk before that of the lock file can be.
+void empty_folder(const fs::path& staging) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(staging))
+    if (entry.path().filename() != lock_name) remove_tree(entry.path());
+  sync_folder(staging);
 }
 
 }  // namespace
@@ -48,9 +55,13 @@ NewFolder::NewFolder(const fs::path& target, std::string command)
       command_(std::move(command)) {}
 
 NewFolder::~NewFolder() {
-  if (!lock_ || !lock_->held()) return;
-  std::error_code ignored;
-  fs::remove_all(staging_, ignored);
+  if (renamed_ || !lock_ || !lock_->held()) return;
+  try {
+    empty_folder(staging_);
+    std::error_code ignored;
+    fs::remove_all(staging_, ignored);
+  } catch (const std::exception&) {  // the next command of the same name removes it
+  }
 }
 
 void NewFolder::refuse_existing() const {
@@ -77,8 +88,9 @@ void NewFolder::open() {
     throw;
   }
   if (path_exists(target_)) refuse_existing();  // see above
-  for (const fs::directory_entry& entry : fs::directory_iterator(staging_))
-    if (entry.path().filename() != lock_name) remove_tree(entry.path());
+  // After a power loss, the folder has its mark before it has any other file.
+  sync_file(staging_ / lock_name);
+  empty_folder(staging_);
 }
 
 void NewFolder::commit() {
@@ -90,9 +102,11 @@ void NewFolder::commit() {
     error = ::rename(staging_.c_str(), target_.c_str()) == 0 ? 0 : errno;
   if (error != 0 && path_exists(target_)) refuse_existing();
   if (error != 0) fail("cannot rename {} to {}: {}", staging_.string(), target_.string(), std::strerror(error));
+  renamed_ = true;
   lock_->moved_to(target_);
-  lock_.reset();
+  // Before the lock file is removed: without it, TARGET.tmp would have no mark after a power loss.
   sync_folder(target_.has_parent_path() ? target_.parent_path() : ".");
+  lock_.reset();
 }
 
 }  // namespace sy

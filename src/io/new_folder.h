@@ -35,6 +35,7 @@ class NewFolder {
   std::filesystem::path target_, staging_;
   std::string command_;
   std::optional<FolderLock> lock_;
+  bool renamed_ = false;  // TARGET.tmp is TARGET now
 };
 
 }  // namespace sy

@@ -35,7 +35,8 @@ bool is_leftover(std::string_view name) {
          (rest.size() > 1 && rest.front() == '-' && rest.find_first_not_of("0123456789", 1) == rest.npos);
 }
 
-bool is_folder(const fs::path& path) {
+// Returns false also if the path cannot be looked up: such a folder stays.
+bool is_known_folder(const fs::path& path) {
   std::error_code error;
   return fs::symlink_status(path, error).type() == fs::file_type::directory;
 }
@@ -49,7 +50,7 @@ std::string foreign_files_warning(const fs::path& dir, const std::vector<std::st
 // files. Empty otherwise.
 std::string remove_checkpoint(const fs::path& dir) {
   write_point("remove", dir);
-  if (!is_folder(dir))
+  if (!is_known_folder(dir))
     return fmt::format("{} stays, since Switchyard did not write it: remove it yourself", dir.string());
   std::vector<std::string> foreign_files;
   for (const std::string& name : names_in(dir)) {
@@ -68,7 +69,7 @@ std::string remove_checkpoint(const fs::path& dir) {
 
 bool has_manifest(const fs::path& dir) {
   std::error_code error;
-  return is_folder(dir) && fs::symlink_status(dir / manifest_name, error).type() == fs::file_type::regular;
+  return is_known_folder(dir) && fs::symlink_status(dir / manifest_name, error).type() == fs::file_type::regular;
 }
 
 // Returns the reason not to delete an old checkpoint, empty if there is none.

@@ -151,12 +151,10 @@ constexpr const char *index_file = "model.safetensors.index.json", *single_file 
 
 // Returns the safetensors files of a folder.
 std::vector<std::string> file_names(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error))
-    bad_input("{} is no folder: give one with config.json and {}", folder.string(), single_file);
+  if (!is_folder(folder)) bad_input("{} is no folder: give one with config.json and {}", folder.string(), single_file);
   const fs::path index = folder / index_file;
-  if (!fs::exists(index, error)) {
-    if (!fs::exists(folder / single_file, error))
+  if (!file_exists(index)) {
+    if (!file_exists(folder / single_file))
       bad_input("{} has neither {} nor {}: save the model as safetensors first", folder.string(), single_file,
                 index_file);
     return {single_file};

@@ -247,9 +247,8 @@ std::map<std::string, fs::path> machine_files(const fs::path& config_file) {
 }  // namespace
 
 MachineFile read_machine_file(const std::string& file_or_name, const fs::path& config_file, std::string_view source) {
-  std::error_code ignored;
   fs::path file = file_or_name;
-  if (!fs::is_regular_file(file, ignored)) {
+  if (!is_file(file)) {
     const std::map<std::string, fs::path> files = machine_files(config_file);
     const auto found = files.find(file_or_name);
     std::vector<std::string> names;

@@ -83,6 +83,26 @@ std::vector<char> buffer_for(const InputFile& file) {
 
 }  // namespace
 
+fs::file_type file_type(const fs::path& path, Links links) {
+  std::error_code error;
+  const fs::file_type type =
+      (links == Links::follow ? fs::status(path, error) : fs::symlink_status(path, error)).type();
+  if (type == fs::file_type::none) bad_input("cannot look up {}: {}", path.string(), error.message());
+  return type;
+}
+
+bool file_exists(const fs::path& path, Links links) {
+  return file_type(path, links) != fs::file_type::not_found;
+}
+
+bool is_file(const fs::path& path, Links links) {
+  return file_type(path, links) == fs::file_type::regular;
+}
+
+bool is_folder(const fs::path& path, Links links) {
+  return file_type(path, links) == fs::file_type::directory;
+}
+
 void throw_write_error(int error, const std::string& message) {
   for (const int number : {ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE})
     if (error == number) throw Failure(message);
@@ -265,8 +285,7 @@ void rename_file(const fs::path& from, const fs::path& to) {
 
 void rename_folder(const fs::path& from, const fs::path& to) {
   write_point("rename", to);
-  std::error_code error;
-  if (!fs::exists(to, error)) return rename_path(from, to);
+  if (!file_exists(to)) return rename_path(from, to);
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS)
     fail("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));

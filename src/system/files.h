@@ -27,6 +27,17 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
 // Failure if the machine is at fault, as for a full disk; InputError if the path is.
 [[noreturn]] void throw_write_error(int error, const std::string& message);
 
+// Returns the type of the file at a path; not_found if there is none.
+// Links::follow: of the file that a link names. A broken link is not_found.
+// Throws InputError if the look-up fails, for instance without permission. A file that may exist
+// never counts as missing.
+enum class Links { follow, keep };
+std::filesystem::file_type file_type(const std::filesystem::path& path, Links links = Links::follow);
+// Returns whether file_type() is one of: any type; a regular file; a folder.
+bool file_exists(const std::filesystem::path& path, Links links = Links::follow);
+bool is_file(const std::filesystem::path& path, Links links = Links::follow);
+bool is_folder(const std::filesystem::path& path, Links links = Links::follow);
+
 // Returns whether a name is safe to append to a folder. Pure function.
 // Refuses an empty name, "." and "..", and names with a slash or a control character.
 bool is_plain_name(std::string_view name);

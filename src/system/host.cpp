@@ -1,11 +1,12 @@
 #include "src/system/host.h"
 
+#include <sys/stat.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <initializer_list>
 
+#include "kernels/control_groups.h"
 #include "kernels/environment.h"
 
 namespace sy {
@@ -20,8 +21,14 @@ std::string processor_name() {
   return uname(&system) == 0 ? system.machine : "unknown";
 }
 
-std::int64_t host_memory() {
-  return std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+HostMemory host_memory() {
+  const MemoryLimit limit = memory_limit(control_group_root());
+  HostMemory memory{.bytes = physical_memory(), .limit = limit.bytes};
+  // Containers may give different groups the same name. The folders then differ.
+  struct stat folder;
+  if (limit.bytes >= 0 && stat(limit.group.c_str(), &folder) == 0)
+    memory.group = fmt::format("{}:{}", folder.st_dev, folder.st_ino);
+  return memory;
 }
 
 std::string job_id() {

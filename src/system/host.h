@@ -10,8 +10,16 @@ namespace sy {
 // that does not tell it.
 std::string processor_name();
 
-// Returns the bytes of memory of this host, free or not.
-std::int64_t host_memory();
+// Memory of this host, and the part of it that control groups (cgroups) allow this process.
+//
+// - bytes: of the host, free or not
+// - limit: the lowest limit of the cgroups of this process, in bytes; -1 means unlimited
+// - group: id of the cgroup with that limit, unique on this machine; empty if there is no limit
+struct HostMemory {
+  std::int64_t bytes = 0, limit = -1;
+  std::string group = {};
+};
+HostMemory host_memory();
 
 // Returns the number of this process's job in its batch system; empty if there is none.
 std::string job_id();

@@ -138,22 +138,47 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
   refuse_memory(config, plan, per_rank, reserve, "", fixed);
 }
 
-void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, Index host_bytes) {
-  const std::vector<Index> sums = sums_on_machine(world, std::array{Index{1}, needs.total(), needs.checkpoint_copy});
-  const Index ranks = sums[0], training = sums[1], copies = sums[2];
-  agree_on_errors(world, [&] {
-    if (training > host_bytes) {
+namespace {
+
+// Needs of the ranks that share `available` bytes of host memory.
+struct MemoryShare {
+  Index available, ranks, training, copies;
+  const char* allowed;  // ends a message after the available bytes
+  const char* remedy;   // the last advice
+
+  // Throws an InputError if the memory is too small.
+  void check(const Config& config, const MemoryPlan& needs) const {
+    if (training > available) {
       std::vector<std::string> advice;
       if (needs.activations() > needs.parameters() / 2) advice = activation_advice(config);
-      advice.push_back("use more hosts, or a smaller model");
-      bad_input("training needs {} GB on the {} ranks of a host together, and {} GB are there: {}", gigabytes(training),
-                ranks, gigabytes(host_bytes), join(advice, ", or "));
+      advice.push_back(fmt::format("{}, or a smaller model", remedy));
+      bad_input("training needs {} GB on the {} ranks of a host together, and {} GB are {}: {}", gigabytes(training),
+                ranks, gigabytes(available), allowed, join(advice, ", or "));
     }
-    if (copies > 0 && training + copies > host_bytes)
+    if (copies > 0 && training + copies > available)
       bad_input(
           "the copies of a checkpoint need {} GB on the {} ranks of a host together, besides {} GB for training, and {} "
-          "GB are there: set run.async_checkpoint = false, or use more hosts",
-          gigabytes(copies), ranks, gigabytes(training), gigabytes(host_bytes));
+          "GB are {}: set run.async_checkpoint = false, or {}",
+          gigabytes(copies), ranks, gigabytes(training), gigabytes(available), allowed, remedy);
+  }
+};
+
+}  // namespace
+
+void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, const HostMemory& host) {
+  const std::array values{Index{1}, needs.total(), needs.checkpoint_copy};
+  const std::vector<Index> here = sums_on_machine(world, values);
+  const std::vector<Index> group = sums_on_machine(world, values, host.group);
+  agree_on_errors(world, [&] {
+    if (host.limit >= 0)
+      MemoryShare{host.limit,
+                  group[0],
+                  group[1],
+                  group[2],
+                  "allowed by the limit of their control group",
+                  "raise this limit (Slurm: --mem), or use more hosts"}
+          .check(config, needs);
+    MemoryShare{host.bytes, here[0], here[1], here[2], "there", "use more hosts"}.check(config, needs);
   });
 }
 

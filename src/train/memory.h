@@ -5,6 +5,7 @@
 #include "kernels/arena.h"
 #include "src/config.h"
 #include "src/params/specs.h"
+#include "src/system/host.h"
 
 namespace sy {
 
@@ -42,12 +43,13 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        int ranks_on_device, bool warmed_up, Index slots = 1);
 
-// Checks that the memory of each host suffices for all of its ranks together.
+// Checks that the memory of each host suffices for all of its ranks together, and that the limit of
+// each control group suffices for all ranks in it.
 // - needs: bytes of host memory of this rank: checkpoint_copy, and on the CPU also total()
-// - host_bytes: memory of this host
+// - host: host_memory() of this rank
 //
 // Throws CollectiveError with the settings that reduce the needs. Collective.
-void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, Index host_bytes);
+void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, const HostMemory& host);
 
 // Throws the InputError of a training that needs more than `available` bytes. It lists the needs
 // and the settings that reduce them.

@@ -33,8 +33,7 @@ struct FileContents {
 // Reads the file. An incomplete last line, which a kill leaves, is ignored.
 FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
   FileContents contents;
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored))
+  if (file_exists(path))
     read_lines(path, [&](const TextLine& line) {
       if (!line.whole) return;
       const std::optional<Json> m = Json::try_parse(line.text);

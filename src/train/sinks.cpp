@@ -107,7 +107,7 @@ class TensorBoard final : public MetricsSink {
  private:
   static fs::path fresh(const fs::path& folder) {
     std::error_code error;
-    if (fs::is_symlink(folder, error))
+    if (file_type(folder, Links::keep) == fs::file_type::symlink)
       bad_input("{} is a link: nothing is written there: put a folder in its place, or remove it", folder.string());
     fs::create_directories(folder, error);
     if (error)
@@ -252,7 +252,7 @@ SinkSet::SinkSet(const MetricsSinks& options, const fs::path& run_dir) : layers_
   if (options.enabled.prometheus) sinks_.push_back(std::make_unique<Prometheus>(run_dir / "metrics.prom"));
   if (options.enabled.mllog) sinks_.push_back(make_mllog_sink(run_dir / "mllog.txt", options.mllog));
   const fs::path lines = run_dir / "metrics.jsonl";
-  if (std::error_code ignored; sinks_.empty() || !fs::exists(lines, ignored)) return;
+  if (sinks_.empty() || !file_exists(lines)) return;
   Index damaged = 0;
   std::string first;  // first damaged line
   const auto each_line = [&](const auto& visit) {

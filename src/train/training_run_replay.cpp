@@ -21,8 +21,7 @@ namespace {
 Json recorded_step(const fs::path& run_dir, Index step) {
   Json found;
   const fs::path path = run_dir / "metrics.jsonl";
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return found;
+  if (!file_exists(path)) return found;
   read_lines(path, [&](const TextLine& line) {
     const std::optional<Json> m = Json::try_parse(line.text);
     if (m && integer_at(*m, "step") == step) found = *m;
@@ -46,11 +45,10 @@ std::string comparison_text(const StepMetrics& m, const Json& recorded) {
 Index TrainingRun::load_before(Index step) {
   Index from = -1;
   agree_on_errors(world_, [&] {
-    std::error_code error;
-    if (!fs::exists(dir_ / "config.ini", error))
+    if (!file_exists(dir_ / "config.ini"))
       bad_input("{} holds no run: run.replay_step repeats a step of the run in run.dir", dir_.string());
     lock_folder();
-    if (is_first_rank() && fs::exists(checkpoints_of(dir_), error)) from = newest_before(checkpoints_of(dir_), step);
+    if (is_first_rank() && file_exists(checkpoints_of(dir_))) from = newest_before(checkpoints_of(dir_), step);
   });
   from = world_.max(from);
   std::vector<std::string> warnings;

@@ -53,7 +53,7 @@ void TrainingRun::lock_folder() {
                                               dir_.string(), ec.message()));
   lock_.emplace(dir_, lock_timeout, "run.dir", "choose another run.dir");
   const fs::path checkpoints = dir_ / "checkpoints";
-  if (fs::exists(checkpoints) && access(checkpoints.c_str(), R_OK | W_OK | X_OK) != 0)
+  if (file_exists(checkpoints) && access(checkpoints.c_str(), R_OK | W_OK | X_OK) != 0)
     bad_input("{} cannot be written ({}): check its permissions, or choose another run.dir", checkpoints.string(),
               std::strerror(errno));
 }
@@ -67,9 +67,8 @@ bool TrainingRun::prepare_folder() {
   const bool reads = reads_itself(world_, dir_);
   agree_on_errors(world_, [&] {
     if (!reads) return;
-    std::error_code ec;
     bool has_run = false;
-    for (const char* name : {"config.ini", "metrics.jsonl", "checkpoints"}) has_run |= fs::exists(dir_ / name, ec);
+    for (const char* name : {"config.ini", "metrics.jsonl", "checkpoints"}) has_run |= file_exists(dir_ / name);
     if (has_run && !config_.run.resume)
       bad_input("{} already holds a run: continue it with --run.resume=true, or choose another run.dir", dir_.string());
   });
@@ -109,8 +108,7 @@ bool TrainingRun::prepare_folder() {
 void TrainingRun::record_start() const {
   if (state_.provenance.empty()) return;
   const fs::path file = dir_ / provenance_name;
-  std::error_code error;
-  const std::string earlier = fs::exists(file, error) ? read_file(file) : "";
+  const std::string earlier = file_exists(file) ? read_file(file) : "";
   Json line{{"first_step", trainer_.steps_done() + 1}};
   const Json record = parse_record(state_.provenance);
   for (const Json::Member& member : record.members()) line.append(member.name, member.value);

@@ -174,6 +174,14 @@ bad "already holds a run" config.ini --run.dir=foreign
 bad "run.backend" config.ini --run.dir=x --run.backend=tpu
 CUDA_VISIBLE_DEVICES="" bad "run.backend = cuda, but " config.ini --run.dir=x --run.backend=cuda
 bad "GB on each rank" config.ini --run.dir=x --model.d_model=65536 --model.head_dim=16384
+# The ranks of a control group share its limit: one rank fits here, and two do not.
+mkdir -p limited/proc/self limited/sys/fs/cgroup/job
+echo "0::/job" >limited/proc/self/cgroup
+limited() { echo "$1" >limited/sys/fs/cgroup/job/memory.max && SWITCHYARD_CGROUP_ROOT=$PWD/limited "${@:2}"; }
+expect_ok limited 1300000 "$switchyard" train config.ini --run.dir=fits --train.steps=1 --run.async_checkpoint=false
+expect_error "on the 2 ranks of a host together, and 0.0 GB are allowed by the limit of their control group" \
+  limited 1300000 ranks 2 train config.ini --run.dir=x --train.steps=1 --run.async_checkpoint=false
+limited 100000 bad "GB on each rank" config.ini --run.dir=x
 bad "train.steps = 0" config.ini --run.dir=x --train.steps=0
 bad "global_batch" config.ini --run.dir=x --train.global_batch=6 --train.micro_batch=4
 expect_error "moe.experts = 4 is not divisible by parallel.ep = 3" ranks 3 train config.ini --run.dir=x --parallel.ep=3 --train.global_batch=6

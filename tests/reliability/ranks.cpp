@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <csignal>
 #include <fstream>
-#include <iterator>
 
 #include "src/system/files.h"
 
@@ -39,9 +38,12 @@ std::vector<pid_t> rank_processes() {
     const pid_t process = std::atoi(entry.path().filename().c_str());
     if (process <= 0 || process == ::getpid()) continue;
     if (fs::read_symlink(entry.path() / "exe", error) != program_path() || error) continue;
+    // A process may vanish between any two of these calls. std::getline then fails, without an
+    // exception.
     std::ifstream in(entry.path() / "cmdline");
-    const std::string line((std::istreambuf_iterator<char>(in)), {});
-    if (line.find(run) != std::string::npos) ranks.push_back(process);
+    bool is_rank = false;
+    for (std::string argument; std::getline(in, argument, '\0');) is_rank |= argument.starts_with(run);
+    if (is_rank) ranks.push_back(process);
   }
   std::sort(ranks.begin(), ranks.end());
   return ranks;

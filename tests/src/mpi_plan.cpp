@@ -170,6 +170,15 @@ TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
   EXPECT_GT(steps, 0);
 }
 
+std::string memory_error(const Config& config, const MemoryPlan& needs, const HostMemory& host) {
+  try {
+    check_host_memory(world(), config, needs, host);
+  } catch (const CollectiveError& e) {
+    return fmt::format("{}: {}", e.exit_code(), e.what());
+  }
+  return "";
+}
+
 // All ranks of this machine share its memory, so that their needs count together.
 TEST(HostMemory, SumsTheRanksOfAMachine) {
   const Index ranks = world().size(), gb = 1'000'000'000;
@@ -178,14 +187,7 @@ TEST(HostMemory, SumsTheRanksOfAMachine) {
   // Unequal ranks: the first needs 4 GB for training, and each other 1 GB.
   const MemoryPlan needs{.weights = first ? 2 * gb : gb, .optimizer = first ? 2 * gb : 0, .checkpoint_copy = 2 * gb};
   const Index training = (3 + ranks) * gb, all = training + 2 * ranks * gb;
-  const auto error = [&](const MemoryPlan& plan, Index host_bytes) -> std::string {
-    try {
-      check_host_memory(world(), config, plan, host_bytes);
-    } catch (const CollectiveError& e) {
-      return fmt::format("{}: {}", e.exit_code(), e.what());
-    }
-    return "";
-  };
+  const auto error = [&](const MemoryPlan& plan, Index bytes) { return memory_error(config, plan, {.bytes = bytes}); };
   EXPECT_EQ(error(needs, all), "");
   EXPECT_EQ(
       error(needs, all - 1),
@@ -200,6 +202,37 @@ TEST(HostMemory, SumsTheRanksOfAMachine) {
   // On GPUs only the copies are in the memory of the host.
   EXPECT_EQ(error({.checkpoint_copy = 2 * gb}, 2 * ranks * gb), "");
   EXPECT_NE(error({.checkpoint_copy = 2 * gb}, 2 * ranks * gb - 1), "");
+}
+
+// The ranks of a control group share its limit. The first rank is in a group of its own.
+TEST(HostMemory, SumsTheRanksOfAControlGroup) {
+  const Index gb = 1'000'000'000, ranks = world().size(), others = ranks - 1;
+  const bool first = world().rank() == 0;
+  const Config config;
+  const MemoryPlan needs{.weights = gb, .checkpoint_copy = 2 * gb};
+  const auto error = [&](Index limit_of_first, Index limit_of_others) {
+    return memory_error(
+        config, needs,
+        {.bytes = 3 * ranks * gb, .limit = first ? limit_of_first : limit_of_others, .group = first ? "1:2" : "1:3"});
+  };
+  const auto expected = [&](const std::string& need, Index in_group, Index allowed, const std::string& advice) {
+    return fmt::format(
+        "2: {} on the {} ranks of a host together, {}{}.0 GB are allowed by the limit of their control "
+        "group: {}raise this limit (Slurm: --mem), or use more hosts",
+        need, in_group, advice.empty() ? "and " : fmt::format("besides {}.0 GB for training, and ", in_group), allowed,
+        advice);
+  };
+  EXPECT_EQ(error(3 * gb, 3 * others * gb), "");
+  EXPECT_EQ(error(-1, -1), "");
+  EXPECT_EQ(error(-1, 3 * others * gb), "");
+  const std::string advice = "set run.async_checkpoint = false, or ";
+  EXPECT_EQ(error(2 * gb, -1), expected("the copies of a checkpoint need 2.0 GB", 1, 2, advice));
+  EXPECT_EQ(error(0, -1), expected("training needs 1.0 GB", 1, 0, "") + ", or a smaller model");
+  if (others == 0) return;
+  EXPECT_EQ(error(3 * gb, 2 * others * gb),
+            expected(fmt::format("the copies of a checkpoint need {}.0 GB", 2 * others), others, 2 * others, advice));
+  EXPECT_EQ(error(3 * gb, 0),
+            expected(fmt::format("training needs {}.0 GB", others), others, 0, "") + ", or a smaller model");
 }
 
 }  // namespace

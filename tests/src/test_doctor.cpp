@@ -325,6 +325,10 @@ TEST(Doctor, ReadsMemoryLimitOfControlGroups) {
   root.write(v2 + "job/step/memory.max", "4000\n");
   root.write(v2 + "job/step/memory.current", "1000\n");
   EXPECT_EQ(limit(), std::pair(Index{4000}, Index{2500}));
+  EXPECT_EQ(memory_limit(root.path()).group, root.path() / v2 / "job/step");
+  root.write(v2 + "job/memory.max", "4000\n");  // all processes of the job share it
+  EXPECT_EQ(memory_limit(root.path()).group, root.path() / v2 / "job");
+  root.write(v2 + "job/memory.max", "5000\n");
   root.write(v2 + "job/memory.current", "9000\n");
   EXPECT_EQ(limit(), std::pair(Index{4000}, Index{0}));
   // Version 1, in a container that does not see the group's own folder. Limits of other controllers

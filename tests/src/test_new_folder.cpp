@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/check.h"
 #include "src/io/lock.h"
 #include "src/system/files.h"
@@ -124,6 +126,49 @@ TEST_F(NewFolderTest, ReplacesLeftoversOfAKilledProcess) {
   temp.write("out.tmp/switchyard.lock", "");  // killed before it had written the lock
   make();
   expect_made();
+}
+
+// A power loss may lose any change that was not synced. The folder with a file in it always has its
+// mark, the lock file: it is synced before the first file appears, and removed after the last one.
+TEST_F(NewFolderTest, HasItsMarkOnTheDisk) {
+  std::vector<std::string> calls;
+  const auto called = [&](const std::string& call) { return std::ranges::find(calls, call) - calls.begin(); };
+  file_activity().write_fault = [&](std::string_view call, const fs::path& path) {
+    calls.push_back(fmt::format("{} {}", call, path.lexically_relative(temp.path()).string()));
+  };
+  {
+    NewFolder folder(target(), "export");
+    folder.open();
+    EXPECT_LT(called("sync out.tmp/switchyard.lock"), called("sync out.tmp"));
+    EXPECT_EQ(calls.back(), "sync out.tmp");
+    write_file(folder.staging() / "file", "new");
+    calls.clear();
+  }
+  EXPECT_EQ(calls, (std::vector<std::string>{"remove out.tmp/file", "sync out.tmp"}));
+  calls.clear();
+  std::optional<NewFolder> folder(std::in_place, target(), "export");
+  folder->open();
+  bool has_lock_file = false;
+  file_activity().write_fault = [&](std::string_view call, const fs::path& path) {
+    if (call == "sync" && path == temp.path()) has_lock_file = fs::exists(target() / lock_name);
+  };
+  folder->commit();
+  file_activity().write_fault = nullptr;
+  EXPECT_TRUE(has_lock_file) << "the name is on the disk before the mark goes";
+  EXPECT_EQ(names_in_folder(target()), "");
+}
+
+// After a failed sync at the end, the folder stays, and so does one that another process makes.
+TEST_F(NewFolderTest, RemovesNothingAfterTheRename) {
+  file_activity().write_fault = [&](std::string_view call, const fs::path& path) {
+    if (call != "sync" || path != temp.path()) return;
+    temp.write("out.tmp/file", "of another process");
+    file_activity().write_fault = nullptr;
+    fail("a failed sync");
+  };
+  EXPECT_THROW(make(), Failure);
+  EXPECT_EQ(names_in_folder(target()), "file ");
+  EXPECT_EQ(read_file(staging() / "file"), "of another process");
 }
 
 TEST_F(NewFolderTest, RejectsASecondProcess) {

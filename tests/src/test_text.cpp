@@ -7,6 +7,7 @@
 #include <random>
 
 #include "src/data/stream.h"
+#include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/tokenizers/unicode.h"
 #include "tests/src/temp_folder.h"
@@ -250,7 +251,8 @@ TEST(WalkFiles, DoesNotFollowLinksInLoops) {
   fs::create_symlink(file, folder.path() / "link");
   std::vector<std::string> seen;
   const auto add = [&](const fs::path& f) { seen.push_back(f.filename().string()); };
-  EXPECT_EQ(walk_files(folder.path(), {}, add).special, 3);
+  fs::create_symlink("loop", folder.path() / "loop");
+  EXPECT_EQ(walk_files(folder.path(), {}, add).special, 4);
   EXPECT_EQ(seen, (std::vector<std::string>{"link", "f"}));
   seen.clear();
   // A linked folder is walked if it is named.
@@ -259,6 +261,29 @@ TEST(WalkFiles, DoesNotFollowLinksInLoops) {
   EXPECT_BAD_INPUT(walk_files(folder.path() / "self", {}, add), "self");
   EXPECT_BAD_INPUT(walk_files(folder.path() / "absent", {}, add), "absent");
   EXPECT_BAD_INPUT(walk_files("/dev/null", {}, add), "neither a file nor a folder");
+}
+
+// A file that cannot be looked up is an error: the data set would lack it, and nobody would know.
+TEST(WalkFiles, RefusesFilesThatCannotBeLookedUp) {
+  const TempFolder folder;
+  folder.write("a.txt", "text");
+  fs::create_symlink(std::string(300, 'x'), folder.path() / "link");  // a name that is too long
+  EXPECT_BAD_INPUT(walk_files(folder.path(), {}, [](const fs::path&) {}), "cannot look up");
+}
+
+TEST(FileType, DistinguishesMissingFilesFromFailedLookUps) {
+  const TempFolder folder;
+  const fs::path file = folder.write("file", "text"), loop = folder.path() / "loop", link = folder.path() / "link";
+  fs::create_symlink("loop", loop);
+  fs::create_symlink("file", link);
+  EXPECT_TRUE(is_file(file) && is_file(link) && file_exists(link) && !is_folder(link));
+  EXPECT_TRUE(is_folder(folder.path()) && !is_file(folder.path()));
+  EXPECT_FALSE(is_file(link, Links::keep));
+  EXPECT_TRUE(file_exists(loop, Links::keep));
+  EXPECT_FALSE(file_exists(folder.path() / "absent"));
+  EXPECT_FALSE(file_exists(file / "below"));
+  EXPECT_BAD_INPUT(file_exists(loop), "cannot look up " + loop.string());
+  EXPECT_BAD_INPUT(is_folder(folder.path() / std::string(300, 'x')), "File name too long");
 }
 
 // Globs select files in folders. A named file is read whatever its name is.

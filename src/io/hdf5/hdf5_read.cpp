@@ -6,6 +6,7 @@
 #include "dist/file_activity.h"
 #include "src/io/hdf5/hdf5.h"
 #include "src/io/hdf5/hdf5_calls.h"
+#include "src/system/files.h"
 
 namespace sy {
 
@@ -189,9 +190,7 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* im
   Hdf5File file;
   file.may_link_ = std::move(may_link);
   file.context_ = {path, false};
-  std::error_code error;
-  if (!image && fs::exists(path, error) && !fs::is_regular_file(path, error))
-    bad_input("{} is no regular file", path.string());
+  if (!image && file_exists(path) && !is_file(path)) bad_input("{} is no regular file", path.string());
   const Hdf5Id access = file_access();
   std::string name = path.string();
   if (image) {
