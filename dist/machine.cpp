@@ -52,15 +52,26 @@ int ranks_sharing(Comm& world, const std::string& device) {
   return count_equal_keys(world, device).second;
 }
 
-std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values, const std::string& key) {
-  std::vector<Index> mine{machine_key(key)};
+std::vector<std::vector<Index>> sums_on_machine(Comm& world, std::span<const Index> values,
+                                                std::span<const std::string> keys) {
+  // A row: the machine, the values, the keys, and zeros in place of missing keys.
+  const std::size_t num_values = values.size();
+  const auto most_keys = static_cast<std::size_t>(world.max(std::ssize(keys)));
+  std::vector<Index> mine{static_cast<Index>(machine_id())};
   mine.insert(mine.end(), values.begin(), values.end());
+  for (const std::string& key : keys) mine.push_back(static_cast<Index>(hash_name(key)));
+  mine.resize(1 + num_values + most_keys);
   std::vector<Index> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(view_of(mine.data(), {std::ssize(mine)}), view_of(all.data(), {std::ssize(all)}));
-  std::vector<Index> sums(values.size());
-  for (std::size_t row = 0; row < all.size(); row += mine.size())
-    if (all[row] == mine[0])
-      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += all[row + 1 + i];
+  std::vector<std::vector<Index>> sums(1 + keys.size(), std::vector<Index>(num_values));
+  for (auto row = all.begin(); row != all.end(); row += std::ssize(mine)) {
+    if (*row != mine[0]) continue;
+    const auto row_keys = row + static_cast<Index>(num_values) + 1, end = row + std::ssize(mine);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      if (i > 0 && std::find(row_keys, end, mine[num_values + i]) == end) continue;
+      for (std::size_t value = 0; value < num_values; ++value) sums[i][value] += row[static_cast<Index>(value) + 1];
+    }
+  }
   return sums;
 }
 

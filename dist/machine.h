@@ -24,9 +24,11 @@ int rank_on_device(Comm& world, const std::string& device);
 // Returns the number of ranks of this machine with the same device, including this one. Collective.
 int ranks_sharing(Comm& world, const std::string& device);
 
-// Returns the sum of each value over the ranks of this machine with an equal `key`. All ranks must
-// pass as many values. Collective: one all-gather.
-std::vector<Index> sums_on_machine(Comm& world, std::span<const Index> values, const std::string& key = "");
+// Returns the sum of each value over the ranks of this machine; and then, for each key, the sums
+// over those of them that also pass this key. The numbers of keys may differ between ranks; those
+// of values must be equal. Collective: one reduction and one all-gather.
+std::vector<std::vector<Index>> sums_on_machine(Comm& world, std::span<const Index> values,
+                                                std::span<const std::string> keys);
 
 // Checks that all ranks have a GPU or none has, and that no two ranks share a GPU.
 // With the backend "auto", each rank chooses its device itself, so that they may differ.

@@ -7,12 +7,8 @@
 
 namespace sy {
 
-Index machine_key(const std::string& key) {
-  return static_cast<Index>(hash_name(fmt::format("{}/{}", machine_id(), key)));
-}
-
 std::vector<Index> machine_keys(Comm& world, const std::string& key) {
-  const Index mine = machine_key(key);
+  const auto mine = static_cast<Index>(hash_name(fmt::format("{}/{}", machine_id(), key)));
   std::vector<Index> all(world.size());
   world.all_gather(view_of(&mine, {1}), view_of(all.data(), {world.size()}));
   return all;

@@ -9,11 +9,8 @@
 
 namespace sy {
 
-// Returns a number. The numbers of two ranks are equal exactly if their machines and their keys are
-// equal.
-Index machine_key(const std::string& key);
-
-// Returns the number machine_key(key) of each rank, by rank. Collective.
+// Returns a number for each rank, by rank. Two numbers are equal exactly if the machine and `key`
+// of both ranks are equal. Collective.
 std::vector<Index> machine_keys(Comm& world, const std::string& key);
 
 // Returns the communicator of the ranks of this machine with an equal `key`. Collective.

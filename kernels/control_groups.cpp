@@ -93,20 +93,17 @@ Index lower_limit(Index a, Index b) {
   return a < 0 ? b : b < 0 ? a : std::min(a, b);
 }
 
-MemoryLimit memory_limit(const fs::path& root) {
-  MemoryLimit limit;
+std::vector<MemoryLimit> memory_limits(const fs::path& root) {
+  std::vector<MemoryLimit> limits;
   for (const fs::path& group : control_groups("memory", root))
     for (const auto& [maximum, usage] :
          {std::pair{"memory.max", "memory.current"}, {"memory.limit_in_bytes", "memory.usage_in_bytes"}}) {
       const Index bytes = limit_in(group / maximum);
       if (bytes < 0) continue;
       const Index used = std::max<Index>(0, limit_in(group / usage) - cached(group));
-      // If limits are equal, the outer group has more processes.
-      if (limit.bytes < 0 || bytes <= limit.bytes) limit.group = group;
-      limit.bytes = lower_limit(limit.bytes, bytes);
-      limit.free = lower_limit(limit.free, std::max<Index>(0, bytes - used));
+      limits.push_back({bytes, std::max<Index>(0, bytes - used), group});
     }
-  return limit;
+  return limits;
 }
 
 Index physical_memory() {

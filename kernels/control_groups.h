@@ -19,26 +19,27 @@ double cpu_time(const std::filesystem::path& root);
 // Rounds a quota up to whole CPUs, each of which one thread can use. Pure function.
 int cpu_quota(double cpu_time);
 
-// Returns the number in a file of a cgroup; -1 without a file or a number, as in "max". A number
-// beyond any machine also means unlimited: version 1 of cgroups writes such numbers.
+// Returns the number in a file of a cgroup, such as memory.max or memory.current; -1 without a file
+// or a number, as in "max". A number beyond any machine also means unlimited: version 1 of cgroups
+// writes such numbers.
 Index limit_in(const std::filesystem::path& file);
 // Returns the lower of two limits; -1 means unlimited.
 Index lower_limit(Index a, Index b);
 
-// Tightest memory limit of the cgroups of this process.
+// A memory limit of a cgroup, in bytes.
 //
-// - bytes: -1 means unlimited
-// - free: bytes of the limit that are unused or only cache files; -1 if there is no limit
-// - group: folder of the cgroup with this limit
+// - free: bytes of the limit that are unused or only cache files
+// - group: folder of the cgroup
 struct MemoryLimit {
   Index bytes = -1, free = -1;
   std::filesystem::path group = {};
 };
-MemoryLimit memory_limit(const std::filesystem::path& root);
+// Returns the limits of the cgroups of this process that have one, of innermost groups first.
+std::vector<MemoryLimit> memory_limits(const std::filesystem::path& root);
 // Returns the bytes of memory of this host, free or not.
 Index physical_memory();
 
-// Root folder of control_groups, cpu_time and memory_limit: "/", or $SWITCHYARD_CGROUP_ROOT in
+// Root folder of control_groups, cpu_time and memory_limits: "/", or $SWITCHYARD_CGROUP_ROOT in
 // tests.
 std::filesystem::path control_group_root();
 

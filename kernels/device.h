@@ -72,7 +72,7 @@ class Device {
   // ---- memory ----
   // Allocates memory, aligned to 256 bytes, with undefined content. Throws NoMemory.
   virtual DeviceMemory allocate(Index bytes) = 0;
-  // Number of free bytes of the device. On the host: its whole memory, or its cgroup's lower limit.
+  // Number of free bytes of the device. On the host: the size of its memory, free or not.
   virtual Index free_bytes() const = 0;
   // true: its memory is host memory, which MPI can read
   virtual bool on_host() const { return true; }

@@ -32,10 +32,7 @@ class CpuDevice final : public Device {
     if (alignment == huge) madvise(memory, size, MADV_HUGEPAGE);  // a hint: nothing depends on it
     return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
   }
-  Index free_bytes() const override {
-    const Index limit = memory_limit(control_group_root()).bytes;
-    return lower_limit(physical_memory(), limit);
-  }
+  Index free_bytes() const override { return physical_memory(); }
   Index packed_weight_bytes(const Shape& weight, DType dtype, GemmPass pass, WeightFormat format) const override {
     return format == WeightFormat::native ? native_weight_bytes(weight, dtype, pass)
                                           : Device::packed_weight_bytes(weight, dtype, pass, format);

@@ -154,8 +154,12 @@ double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64
   return std::max(bits, 0.0);
 }
 
-Evaluation read_evaluation(const std::filesystem::path& file) try {
-  const Json j = Json::parse(read_file(file));
+Evaluation read_evaluation(const std::filesystem::path& file) {
+  return parse_evaluation(read_file(file), file);
+}
+
+Evaluation parse_evaluation(std::string_view text, const std::filesystem::path& file) try {
+  const Json j = Json::parse(text);
   // The writer turns values that are not finite into null.
   const auto number = [](const Json& x) {
     return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>();

@@ -79,6 +79,8 @@ struct Evaluation {
 };
 // Throws InputError, which names the file and says what is wrong with it.
 Evaluation read_evaluation(const std::filesystem::path& file);
+// The same of the text of a file. Reads no file.
+Evaluation parse_evaluation(std::string_view text, const std::filesystem::path& file);
 // Returns the evaluation of one block's experts. Throws InputError if it has no experts of that
 // block.
 Evaluation select_block(const Evaluation& evaluation, Index block);

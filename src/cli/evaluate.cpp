@@ -31,15 +31,23 @@ Layout evaluation_layout(const Config& config, int ranks) {
   return fits ? own : Layout{ranks};
 }
 
-// Returns true if `file` holds an evaluation of all windows at this step.
-bool whole_evaluation_of(const std::filesystem::path& file, Index step) {
-  if (!file_exists(file)) return false;
+// Returns the reason why an evaluation of some windows at this step may not replace `file`: it
+// holds one of all windows, or it cannot be read. Empty if it is damaged, or of another step.
+std::string reason_to_keep(const fs::path& file, Index step) {
+  std::string text;
   try {
-    const Evaluation there = read_evaluation(file);
-    return there.step == step && there.windows == there.of;
-  } catch (const InputError&) {
-    return false;  // an unreadable file may be replaced
+    if (!file_exists(file)) return "";
+    text = read_file(file);
+  } catch (const InputError& e) {
+    return e.what();
   }
+  try {
+    const Evaluation there = parse_evaluation(text, file);
+    if (there.step != step || there.windows != there.of) return "";
+  } catch (const InputError&) {
+    return "";
+  }
+  return fmt::format("{} keeps the evaluation of all windows at step {}", file.string(), step);
 }
 
 // Checks the options that only decoders or only encoders have.
@@ -257,9 +265,9 @@ int evaluate_command(CommandLine& line) {
       if (access(run->c_str(), W_OK) != 0)
         warn(fmt::format("{} cannot be written ({}): this evaluation is only printed", file.string(),
                          std::strerror(errno)));
-      else if (all.windows < all.total_windows && whole_evaluation_of(file, state.step))
-        warn(fmt::format("{} keeps the evaluation of all windows at step {}: this one, of {} of {}, is only printed",
-                         file.string(), state.step, all.windows, all.total_windows));
+      else if (const std::string reason = all.windows < all.total_windows ? reason_to_keep(file, state.step) : "";
+               !reason.empty())
+        warn(fmt::format("{}: this one, of {} of {}, is only printed", reason, all.windows, all.total_windows));
       else
         write_file(file, json_text(json, 1));
     }

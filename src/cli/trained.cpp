@@ -52,10 +52,16 @@ fs::path dataset_of(const Trained& trained, const po::variables_map& arguments) 
     const fs::path beside = *run_now / recorded.lexically_normal().lexically_relative(run_then);
     candidates.insert(data.is_absolute() ? candidates.end() : candidates.begin(), beside.lexically_normal());
   }
-  for (const fs::path candidate : candidates)
-    if (file_exists(candidate / "dataset.ini")) return candidate;
-  bad_input("the data set that {} was trained on is not at {}: give its folder with --data", step_dir.string(),
-            join(candidates, " nor at "));
+  std::string problems;  // of look-ups
+  for (const fs::path candidate : candidates) {
+    try {
+      if (file_exists(candidate / "dataset.ini")) return candidate;
+    } catch (const InputError& e) {
+      problems += fmt::format(" ({})", e.what());
+    }
+  }
+  bad_input("the data set that {} was trained on is not at {}{}: give its folder with --data", step_dir.string(),
+            join(candidates, " nor at "), problems);
 }
 
 bool forces_data(const po::variables_map& arguments) {
@@ -109,9 +115,9 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variab
 }
 
 Index vocab_of(const Config& config, const fs::path& file) {
-  std::error_code error;
   Index known = 0;
-  if (fs::exists(fs::path(config.data.path) / "dataset.ini", error)) known = training_vocab(config);
+  if (!config.data.path.empty() && file_exists(fs::path(config.data.path) / "dataset.ini"))
+    known = training_vocab(config);
   const Index vocab = known > 0 ? known : model_vocab(config, 0);
   if (vocab == 0)
     bad_input("{}: the vocabulary is not known: set model.vocab, or data.path to a prepared data set", file.string());

@@ -234,18 +234,18 @@ std::string config_text(const std::filesystem::path& file) {
   if (type == std::filesystem::file_type::not_found)
     bad_input("cannot read the configuration {} ({}): check the path; configs/ holds examples", file.string(),
               std::strerror(ENOENT));
-  std::error_code ignored;  // read_file() reports it
-  if (type == std::filesystem::file_type::regular && std::filesystem::file_size(file, ignored) >= max_config_bytes)
+  std::error_code error;  // read_file() reports it
+  if (type == std::filesystem::file_type::regular && std::filesystem::file_size(file, error) >= max_config_bytes &&
+      !error)
     bad_input("{} is larger than 1 MiB: give a configuration file", file.string());
   return read_file(file, max_config_bytes);
 }
 
 // Returns true if the program wrote the file: it is the config.ini of a run folder.
 bool is_run_config(const std::filesystem::path& file) {
-  std::error_code ec;
   if (file.filename() != "config.ini") return false;
   for (const char* name : {"checkpoints", "metrics.jsonl", "train.log"})
-    if (std::filesystem::exists(file.parent_path() / name, ec)) return true;
+    if (file_exists(file.parent_path() / name)) return true;
   return false;
 }
 
@@ -333,9 +333,10 @@ Config read_config(const std::filesystem::path& file, const std::vector<std::str
     if (s.key == "data.path") data_path = s.where;
     if (origins) (*origins)[s.key] = problems.location_text(s.where);
   }
-  if (data_path.line != command_line && !c.data.path.empty() && !file_exists(c.data.path)) {
+  std::error_code ec;  // check_data_path() reports it
+  if (data_path.line != command_line && !c.data.path.empty() && !std::filesystem::exists(c.data.path, ec)) {
     const std::filesystem::path beside = files.file(data_path.source).parent_path() / c.data.path;
-    if (file_exists(beside)) c.data.path = beside.string();
+    if (std::filesystem::exists(beside, ec)) c.data.path = beside.string();
   }
   for (const ConfigCheck& check : checks) {
     if (check.needs_sizes && (problems.any_wrong(size_keys) || problems.any_doubtful(layout_keys))) continue;

@@ -130,7 +130,7 @@ bool described(const PairDigests& digests) {
 IndexedTokens open_pair(const fs::path& prefix, bool needed, bool loss_mask, Index& documents, Index& tokens,
                         PairDigests& digests) {
   IndexedTokens pair;
-  if (needed || described(digests) || fs::exists(prefix.string() + ".idx") || fs::exists(prefix.string() + ".bin")) {
+  if (needed || described(digests) || file_exists(prefix.string() + ".idx") || file_exists(prefix.string() + ".bin")) {
     pair = IndexedTokens(prefix, loss_mask);
     const std::string sample = digests_of(prefix, true).sample;
     if (!digests.sample.empty() && digests.sample != sample)

@@ -116,6 +116,7 @@ void OutputFolder::commit(const std::string& ini) {
     fs::rename(staging_ / name, folder_ / name, error);
     if (error) fail("cannot rename {} into {}: {}", (staging_ / name).string(), folder_.string(), error.message());
   }
+  sync_folder(folder_);  // after a power loss, dataset.ini is there only with its files
   write_file(folder_ / description_name, ini);
   remove(replaced_name);
 }

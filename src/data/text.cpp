@@ -76,7 +76,10 @@ fs::file_type selected_type(const fs::path& entry) {
   std::error_code error;
   const fs::file_type target = fs::status(entry, error).type();
   const bool is_broken = target == fs::file_type::not_found || error.value() == ELOOP;
-  return is_broken || target == fs::file_type::directory ? type : file_type(entry);
+  if (is_broken || target == fs::file_type::directory) return type;
+  if (target == fs::file_type::none)
+    bad_input("cannot look up {}: {}: correct it, or leave it out with --exclude", entry.string(), error.message());
+  return target;
 }
 
 // Walks a folder recursively. below: its path relative to the named folder.
@@ -95,12 +98,15 @@ SkippedFiles walk_folder(const fs::path& folder, const fs::path& below, const Fi
       ++skipped.hidden;
       continue;
     }
+    if (matches_any(filter.exclude, name)) {  // perhaps because it cannot be looked up
+      ++skipped.filtered;
+      continue;
+    }
     const fs::file_type type = selected_type(entry);
     const bool is_text = type == fs::file_type::regular;
     if (!is_text && type != fs::file_type::directory)
       ++skipped.special;
-    else if (matches_any(filter.exclude, name) ||
-             (is_text && !filter.include.empty() && !matches_any(filter.include, name)))
+    else if (is_text && !filter.include.empty() && !matches_any(filter.include, name))
       ++skipped.filtered;
     else if (is_text)
       visit(entry);
@@ -213,7 +219,7 @@ void check_text_path(const fs::path& path) {
 SkippedFiles walk_files(const fs::path& path, const FileFilter& filter,
                         const std::function<void(const fs::path&)>& visit) {
   check_text_path(path);
-  if (fs::is_directory(path)) return walk_folder(path, {}, filter, visit);
+  if (is_folder(path)) return walk_folder(path, {}, filter, visit);
   visit(path);
   return {};
 }

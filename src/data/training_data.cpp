@@ -5,6 +5,7 @@
 #include "src/data/masking.h"
 #include "src/data/sequence_pairs.h"
 #include "src/data/tokenizer.h"
+#include "src/system/files.h"
 
 namespace sy {
 namespace {
@@ -20,7 +21,7 @@ std::vector<Index> text_bytes_of(const Tokenizer& tokenizer) {
 void check_data_path(const Config& config) {
   const std::string& path = config.data.path;
   if (path.empty()) bad_input("data.path is not set: give the folder that `switchyard prepare` wrote");
-  if (std::error_code ec; !std::filesystem::exists(std::filesystem::path(path) / "dataset.ini", ec))
+  if (!file_exists(std::filesystem::path(path) / "dataset.ini"))
     bad_input(
         "data.path = {} is no data set (it has no dataset.ini): set it to a folder that `switchyard prepare` wrote "
         "(a relative path begins in the working directory)",

@@ -143,8 +143,9 @@ HostFacts host_facts(const SharedMemory& window) {
   struct statvfs shm;
   if (statvfs("/dev/shm", &shm) == 0) host.shared_memory = static_cast<Index>(shm.f_bavail * shm.f_frsize);
   host.limits = process_limits();
-  if (const MemoryLimit limit = memory_limit(control_group_root()); limit.bytes >= 0 && limit.bytes < host.memory) {
-    host.memory_limit = limit.bytes;
+  for (const MemoryLimit& limit : memory_limits(control_group_root())) {
+    if (limit.bytes >= host.memory) continue;
+    host.memory_limit = lower_limit(host.memory_limit, limit.bytes);
     host.available = std::min(host.available, limit.free);
   }
   std::error_code error;

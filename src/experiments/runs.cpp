@@ -93,12 +93,11 @@ void read_metrics(const fs::path& path, bool validates, RunInfo& run) {
 
 // Checks the newest checkpoint: its manifest and the sizes of its files.
 void check_checkpoint(const fs::path& dir) {
-  std::error_code error;
   try {
     const std::vector<std::string> problems = file_problems(dir, read_manifest(dir), CheckFiles::sizes);
     if (!problems.empty()) bad_input("{}", problems.front());
   } catch (const InputError&) {
-    if (fs::exists(dir, error)) throw;  // otherwise training has deleted it meanwhile
+    if (file_exists(dir)) throw;  // otherwise training has deleted it meanwhile
   }
 }
 

@@ -161,8 +161,7 @@ Json last_record(const std::filesystem::path& run) {
 
 std::vector<std::string> other_settings(const fs::path& run, const Config& config) {
   std::vector<std::string> other;
-  std::error_code none;
-  if (!fs::exists(run / "config.ini", none)) return other;
+  if (!file_exists(run / "config.ini")) return other;
   const Config there = read_config(run / "config.ini", {});
   for (const ResumePolicy policy : {ResumePolicy::must_match, ResumePolicy::reorders_samples, ResumePolicy::report})
     for (const KeyDifference& d : differences(config, there, policy))
@@ -182,9 +181,11 @@ namespace {
 std::vector<std::string> messages_in_log(const fs::path& run) {
   constexpr std::string_view begin = "switchyard: ";
   std::vector<std::string> messages;
-  std::ifstream log(run.string() + ".log");
-  for (std::string line; std::getline(log, line);)
-    if (line.starts_with(begin)) messages.push_back(line.substr(begin.size()));
+  const fs::path log = run.string() + ".log";
+  if (file_exists(log))
+    read_lines(log, [&](const TextLine& line) {
+      if (line.text.starts_with(begin)) messages.emplace_back(line.text.substr(begin.size()));
+    });
   return messages;
 }
 
@@ -193,9 +194,8 @@ constexpr std::string_view warning_begin = "warning: ";
 }  // namespace
 
 bool has_ended(const Training& training) {
-  std::error_code none;
   // A killed process leaves its lock file.
-  if (last_step(training.run) < training.steps || fs::exists(training.run / lock_name, none)) return false;
+  if (last_step(training.run) < training.steps || file_exists(training.run / lock_name)) return false;
   if (training.measured) return true;
   const std::vector<Index> saved = steps_in(checkpoints_of(training.run));
   if (!saved.empty()) return saved.front() >= training.steps;

@@ -196,7 +196,8 @@ std::optional<fs::path> find_newest(const fs::path& run_dir, std::vector<std::st
     const fs::path dir = checkpoints / step_name(step);
     const Problems problems = verify(dir, warnings);
     if (problems.empty()) return dir;
-    if (!file_exists(dir)) return {};
+    // If the folder cannot be looked up, verify() has said so.
+    if (std::error_code ignored; fs::status(dir, ignored).type() == fs::file_type::not_found) return {};
     skipped.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
     warnings->push_back(skipped.back());
   }
@@ -382,8 +383,8 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
 
 bool chosen_checkpoint_vanished() {
   const bool vanished = std::any_of(chosen_checkpoints.begin(), chosen_checkpoints.end(), [](const fs::path& dir) {
-    std::error_code error;
-    return !fs::exists(dir / manifest_name, error);
+    std::error_code ignored;
+    return fs::status(dir / manifest_name, ignored).type() == fs::file_type::not_found;
   });
   chosen_checkpoints.clear();
   return vanished;

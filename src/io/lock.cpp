@@ -184,9 +184,9 @@ std::string lock_note(const std::filesystem::path& folder) {
   struct stat status {};
   std::string text = fstat(file, &status) == 0 && S_ISREG(status.st_mode) ? all_content(file) : "";
   close(file);
+  // Below the note may be the end of an older text, if a process was killed while it wrote.
   for (int line = 0; line < 2; ++line) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
-  if (text.ends_with('\n')) text.pop_back();
-  return text;
+  return text.substr(0, text.find('\n'));
 }
 
 bool FolderLock::held() const {

@@ -76,8 +76,8 @@ std::string read_manifest_text(const fs::path& step_dir) {
   if (!file_exists(path))
     bad_input("{} is missing: {} is no checkpoint, or not a whole one", path.string(), step_dir.string());
   constexpr std::uintmax_t max_bytes = 1 << 25;  // about 280,000 files
-  std::error_code ignored;                       // read_file() reports it
-  if (!is_file(path) || fs::file_size(path, ignored) > max_bytes)
+  std::error_code error;                         // read_file() reports it
+  if (!is_file(path) || (fs::file_size(path, error) > max_bytes && !error))
     bad_input("{} is no manifest: use another checkpoint", path.string());
   return read_file(path);
 }

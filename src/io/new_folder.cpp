@@ -35,8 +35,10 @@ bool is_staging_or_empty(const fs::path& folder) {
   return !error;
 }
 
-bool path_exists(const fs::path& path) {
-  return file_exists(path, Links::keep);
+// Returns false also if the path cannot be looked up: the caller then reports an earlier error.
+bool is_known(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
 }
 
 // Removes everything from a staging folder but its lock file, which marks the folder until then:
@@ -69,12 +71,12 @@ void NewFolder::refuse_existing() const {
 }
 
 void NewFolder::open() {
-  if (path_exists(target_)) refuse_existing();
+  if (file_exists(target_, Links::keep)) refuse_existing();
   if (target_.has_parent_path()) make_synced_folders(target_.parent_path());
   write_point("mkdir", staging_);
   if (::mkdir(staging_.c_str(), 0777) != 0) {
     if (errno != EEXIST) fail("cannot make the folder {}: {}", staging_.string(), std::strerror(errno));
-    if (!is_staging_or_empty(staging_) && path_exists(staging_))
+    if (!is_staging_or_empty(staging_) && is_known(staging_))
       bad_input(
           "{}: {} is in the way, and no {} of this version left it there, so that it may hold a run: move it away, or "
           "give another folder",
@@ -84,10 +86,10 @@ void NewFolder::open() {
     lock_.emplace(staging_, std::chrono::milliseconds(0), command_ + ": FOLDER.tmp", "give another folder",
                   FolderLock::default_stale_after, staging_note(staging_));
   } catch (const InputError&) {
-    if (path_exists(target_)) refuse_existing();  // the other process has committed
+    if (is_known(target_)) refuse_existing();  // the other process has committed
     throw;
   }
-  if (path_exists(target_)) refuse_existing();  // see above
+  if (is_known(target_)) refuse_existing();  // see above
   // After a power loss, the folder has its mark before it has any other file.
   sync_file(staging_ / lock_name);
   empty_folder(staging_);
@@ -98,9 +100,9 @@ void NewFolder::commit() {
   write_point("rename", target_);
   int error = ::renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0 ? 0 : errno;
   // The file system may not support the atomic variant.
-  if ((error == EINVAL || error == ENOSYS) && !path_exists(target_))
+  if ((error == EINVAL || error == ENOSYS) && !is_known(target_))
     error = ::rename(staging_.c_str(), target_.c_str()) == 0 ? 0 : errno;
-  if (error != 0 && path_exists(target_)) refuse_existing();
+  if (error != 0 && is_known(target_)) refuse_existing();
   if (error != 0) fail("cannot rename {} to {}: {}", staging_.string(), target_.string(), std::strerror(error));
   renamed_ = true;
   lock_->moved_to(target_);

@@ -10,7 +10,7 @@
 namespace sy {
 
 // Writes go to TARGET.tmp, locked by one process at a time; commit() renames it to TARGET.
-// A note in the lock file of TARGET.tmp marks it as removable after the process was killed.
+// A note in the lock file of TARGET.tmp marks it as removable after a kill or a power loss.
 class NewFolder {
  public:
   // command: names the program's command in messages ("export").
@@ -23,7 +23,8 @@ class NewFolder {
   // May wait as FolderLock does.
   void open();
   // Syncs TARGET.tmp, renames it to TARGET, and syncs the parent folder.
-  // Call sync_file on every file first. Throws InputError if TARGET exists by now.
+  // Call sync_file on every file first. Throws InputError if TARGET exists by now. If the last sync
+  // fails, throws Failure, and TARGET stays.
   void commit();
 
   // TARGET without a slash at its end, and TARGET.tmp.

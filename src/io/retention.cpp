@@ -35,12 +35,6 @@ bool is_leftover(std::string_view name) {
          (rest.size() > 1 && rest.front() == '-' && rest.find_first_not_of("0123456789", 1) == rest.npos);
 }
 
-// Returns false also if the path cannot be looked up: such a folder stays.
-bool is_known_folder(const fs::path& path) {
-  std::error_code error;
-  return fs::symlink_status(path, error).type() == fs::file_type::directory;
-}
-
 std::string foreign_files_warning(const fs::path& dir, const std::vector<std::string>& foreign_files) {
   return fmt::format("{} stays, since Switchyard did not write {}: move that elsewhere, or remove the folder yourself",
                      dir.string(), join(foreign_files, ", "));
@@ -50,13 +44,13 @@ std::string foreign_files_warning(const fs::path& dir, const std::vector<std::st
 // files. Empty otherwise.
 std::string remove_checkpoint(const fs::path& dir) {
   write_point("remove", dir);
-  if (!is_known_folder(dir))
+  if (!is_folder(dir, Links::keep))
     return fmt::format("{} stays, since Switchyard did not write it: remove it yourself", dir.string());
   std::vector<std::string> foreign_files;
   for (const std::string& name : names_in(dir)) {
     std::error_code error;
     const fs::path file = dir / name;
-    if (!is_checkpoint_file(name) || fs::symlink_status(file, error).type() != fs::file_type::regular)
+    if (!is_checkpoint_file(name) || !is_file(file, Links::keep))
       foreign_files.push_back(name);
     else if (!fs::remove(file, error) && error)
       fail("cannot remove {}: {}", file.string(), error.message());
@@ -68,8 +62,7 @@ std::string remove_checkpoint(const fs::path& dir) {
 }
 
 bool has_manifest(const fs::path& dir) {
-  std::error_code error;
-  return is_known_folder(dir) && fs::symlink_status(dir / manifest_name, error).type() == fs::file_type::regular;
+  return is_folder(dir, Links::keep) && is_file(dir / manifest_name, Links::keep);
 }
 
 // Returns the reason not to delete an old checkpoint, empty if there is none.

@@ -285,7 +285,10 @@ void rename_file(const fs::path& from, const fs::path& to) {
 
 void rename_folder(const fs::path& from, const fs::path& to) {
   write_point("rename", to);
-  if (!file_exists(to)) return rename_path(from, to);
+  std::error_code error;
+  const fs::file_type type = fs::status(to, error).type();
+  if (type == fs::file_type::not_found) return rename_path(from, to);
+  if (type == fs::file_type::none) fail("cannot look up {}: {}", to.string(), error.message());
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS)
     fail("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));

@@ -27,13 +27,15 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
 // Failure if the machine is at fault, as for a full disk; InputError if the path is.
 [[noreturn]] void throw_write_error(int error, const std::string& message);
 
-// Returns the type of the file at a path; not_found if there is none.
-// Links::follow: of the file that a link names. A broken link is not_found.
-// Throws InputError if the look-up fails, for instance without permission. A file that may exist
-// never counts as missing.
+// follow: a link counts as the file that it names, and a broken link as no file.
+// keep: a link counts as a link.
 enum class Links { follow, keep };
+// Returns the type of the file at a path; not_found if there is none, or if a part of the path is
+// no folder. Throws InputError if the look-up fails: without permission, after an error of the
+// disk, in a loop of links, for a path that is too long. A file that may exist never counts as
+// missing.
 std::filesystem::file_type file_type(const std::filesystem::path& path, Links links = Links::follow);
-// Returns whether file_type() is one of: any type; a regular file; a folder.
+// Returns whether there is a file of any type; a regular file; a folder. Throws as file_type().
 bool file_exists(const std::filesystem::path& path, Links links = Links::follow);
 bool is_file(const std::filesystem::path& path, Links links = Links::follow);
 bool is_folder(const std::filesystem::path& path, Links links = Links::follow);

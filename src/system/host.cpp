@@ -22,12 +22,14 @@ std::string processor_name() {
 }
 
 HostMemory host_memory() {
-  const MemoryLimit limit = memory_limit(control_group_root());
-  HostMemory memory{.bytes = physical_memory(), .limit = limit.bytes};
-  // Containers may give different groups the same name. The folders then differ.
-  struct stat folder;
-  if (limit.bytes >= 0 && stat(limit.group.c_str(), &folder) == 0)
-    memory.group = fmt::format("{}:{}", folder.st_dev, folder.st_ino);
+  HostMemory memory{.bytes = physical_memory()};
+  for (const MemoryLimit& limit : memory_limits(control_group_root())) {
+    // Containers may give different groups the same name. The folders then differ.
+    struct stat folder;
+    const bool found = stat(limit.group.c_str(), &folder) == 0;
+    memory.groups.push_back(
+        {found ? fmt::format("{}:{}", folder.st_dev, folder.st_ino) : limit.group.string(), limit.bytes});
+  }
   return memory;
 }
 

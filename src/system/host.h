@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace sy {
 
@@ -10,14 +11,15 @@ namespace sy {
 // that does not tell it.
 std::string processor_name();
 
-// Memory of this host, and the part of it that control groups (cgroups) allow this process.
-//
-// - bytes: of the host, free or not
-// - limit: the lowest limit of the cgroups of this process, in bytes; -1 means unlimited
-// - group: id of the cgroup with that limit, unique on this machine; empty if there is no limit
+// Memory of this host, and the part of it that control groups (cgroups) allow.
 struct HostMemory {
-  std::int64_t bytes = 0, limit = -1;
-  std::string group = {};
+  // A cgroup of this process that has a limit. The processes of a group share its limit.
+  struct Group {
+    std::string id;      // unique on this machine
+    std::int64_t limit;  // in bytes
+  };
+  std::int64_t bytes = 0;  // of the host, free or not
+  std::vector<Group> groups = {};
 };
 HostMemory host_memory();
 

@@ -148,37 +148,36 @@ struct MemoryShare {
 
   // Throws an InputError if the memory is too small.
   void check(const Config& config, const MemoryPlan& needs) const {
+    const std::string sharers = ranks == 1 ? "one rank of a host" : fmt::format("{} ranks of a host together", ranks);
     if (training > available) {
       std::vector<std::string> advice;
       if (needs.activations() > needs.parameters() / 2) advice = activation_advice(config);
       advice.push_back(fmt::format("{}, or a smaller model", remedy));
-      bad_input("training needs {} GB on the {} ranks of a host together, and {} GB are {}: {}", gigabytes(training),
-                ranks, gigabytes(available), allowed, join(advice, ", or "));
+      bad_input("training needs {} GB on the {}, and {} GB are {}: {}", gigabytes(training), sharers,
+                gigabytes(available), allowed, join(advice, ", or "));
     }
     if (copies > 0 && training + copies > available)
       bad_input(
-          "the copies of a checkpoint need {} GB on the {} ranks of a host together, besides {} GB for training, and {} "
-          "GB are {}: set run.async_checkpoint = false, or {}",
-          gigabytes(copies), ranks, gigabytes(training), gigabytes(available), allowed, remedy);
+          "the copies of a checkpoint need {} GB on the {}, besides {} GB for training, and {} GB are {}: set "
+          "run.async_checkpoint = false, or {}",
+          gigabytes(copies), sharers, gigabytes(training), gigabytes(available), allowed, remedy);
   }
 };
 
 }  // namespace
 
 void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, const HostMemory& host) {
-  const std::array values{Index{1}, needs.total(), needs.checkpoint_copy};
-  const std::vector<Index> here = sums_on_machine(world, values);
-  const std::vector<Index> group = sums_on_machine(world, values, host.group);
+  std::vector<std::string> keys;
+  for (const HostMemory::Group& group : host.groups) keys.push_back(group.id);
+  const auto sums = sums_on_machine(world, std::array{Index{1}, needs.total(), needs.checkpoint_copy}, keys);
   agree_on_errors(world, [&] {
-    if (host.limit >= 0)
-      MemoryShare{host.limit,
-                  group[0],
-                  group[1],
-                  group[2],
-                  "allowed by the limit of their control group",
-                  "raise this limit (Slurm: --mem), or use more hosts"}
-          .check(config, needs);
-    MemoryShare{host.bytes, here[0], here[1], here[2], "there", "use more hosts"}.check(config, needs);
+    const auto check = [&](Index available, const std::vector<Index>& sum, const char* allowed, const char* remedy) {
+      MemoryShare{available, sum[0], sum[1], sum[2], allowed, remedy}.check(config, needs);
+    };
+    for (std::size_t i = 0; i < host.groups.size(); ++i)
+      check(host.groups[i].limit, sums[i + 1], "allowed by the limit of their control group",
+            "raise this limit (Slurm: --mem), or use more hosts");
+    check(host.bytes, sums[0], "there", "use more hosts");
   });
 }
 

@@ -43,9 +43,9 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, int rank, const Device& device,
                        int ranks_on_device, bool warmed_up, Index slots = 1);
 
-// Checks that the memory of each host suffices for all of its ranks together, and that the limit of
-// each control group suffices for all ranks in it.
-// - needs: bytes of host memory of this rank: checkpoint_copy, and on the CPU also total()
+// Checks that the memory of each host suffices for all of its ranks together, and that each memory
+// limit of a control group suffices for all ranks in this group.
+// - needs: bytes of host memory of this rank: checkpoint_copy, and on the CPU besides it total()
 // - host: host_memory() of this rank
 //
 // Throws CollectiveError with the settings that reduce the needs. Collective.

@@ -116,6 +116,7 @@ class TensorBoard final : public MetricsSink {
     std::vector<fs::path> old;
     for (const auto& entry : fs::directory_iterator(folder, error))
       if (entry.path().filename().string().starts_with("events.out.tfevents.")) old.push_back(entry.path());
+    if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
     for (const fs::path& path : old) fs::remove(path, error);
     const auto seconds = std::chrono::system_clock::now().time_since_epoch() / std::chrono::seconds(1);
     return folder / fmt::format("events.out.tfevents.{:010}.{}.{}", seconds, host_name(), getpid());

@@ -31,6 +31,8 @@ expect_ok ranks 3 prepare --domain english=text/en --domain german=text/de,text/
 grep -q '"tokenizer": "bytes"' .out || die "no JSON"
 diff -r data again || die "the result differs"
 
+# Many paths of a domain together are longer than a path may be.
+expect_ok "$switchyard" prepare --domain "a=$(printf 'text/en/7,%.0s' {1..500})text/de" --tokenizer bytes --output many
 expect_ok "$switchyard" prepare --domain a=text --tokenizer train-spm:330 --output spm
 expect_file spm/tokenizer.model
 expect_ok "$switchyard" prepare --domain a=text/de --tokenizer spm:spm/tokenizer.model --output spm2

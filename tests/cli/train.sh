@@ -181,7 +181,8 @@ limited() { echo "$1" >limited/sys/fs/cgroup/job/memory.max && SWITCHYARD_CGROUP
 expect_ok limited 1300000 "$switchyard" train config.ini --run.dir=fits --train.steps=1 --run.async_checkpoint=false
 expect_error "on the 2 ranks of a host together, and 0.0 GB are allowed by the limit of their control group" \
   limited 1300000 ranks 2 train config.ini --run.dir=x --train.steps=1 --run.async_checkpoint=false
-limited 100000 bad "GB on each rank" config.ini --run.dir=x
+limited 100000 expect_error "on the one rank of a host, and 0.0 GB are allowed by the limit of their control group" \
+  "$switchyard" train config.ini --run.dir=x
 bad "train.steps = 0" config.ini --run.dir=x --train.steps=0
 bad "global_batch" config.ini --run.dir=x --train.global_batch=6 --train.micro_batch=4
 expect_error "moe.experts = 4 is not divisible by parallel.ep = 3" ranks 3 train config.ini --run.dir=x --parallel.ep=3 --train.global_batch=6

@@ -170,6 +170,10 @@ TEST(PlanLayouts, MemoryAndTrafficMatchThePlan) {
   EXPECT_GT(steps, 0);
 }
 
+std::string sharers(Index ranks) {
+  return ranks == 1 ? "one rank of a host" : fmt::format("{} ranks of a host together", ranks);
+}
+
 std::string memory_error(const Config& config, const MemoryPlan& needs, const HostMemory& host) {
   try {
     check_host_memory(world(), config, needs, host);
@@ -189,50 +193,58 @@ TEST(HostMemory, SumsTheRanksOfAMachine) {
   const Index training = (3 + ranks) * gb, all = training + 2 * ranks * gb;
   const auto error = [&](const MemoryPlan& plan, Index bytes) { return memory_error(config, plan, {.bytes = bytes}); };
   EXPECT_EQ(error(needs, all), "");
-  EXPECT_EQ(
-      error(needs, all - 1),
-      fmt::format("2: the copies of a checkpoint need {}.0 GB on the {} ranks of a host together, besides {}.0 GB "
-                  "for training, and {}.0 GB are there: set run.async_checkpoint = false, or use more hosts",
-                  2 * ranks, ranks, 3 + ranks, 3 + 3 * ranks));
+  EXPECT_EQ(error(needs, all - 1),
+            fmt::format("2: the copies of a checkpoint need {}.0 GB on the {}, besides {}.0 GB "
+                        "for training, and {}.0 GB are there: set run.async_checkpoint = false, or use more hosts",
+                        2 * ranks, sharers(ranks), 3 + ranks, 3 + 3 * ranks));
   EXPECT_EQ(error({.weights = needs.weights, .optimizer = needs.optimizer}, training), "");
   EXPECT_EQ(error(needs, training - 1),
-            fmt::format("2: training needs {}.0 GB on the {} ranks of a host together, and {}.0 GB are there: use more "
+            fmt::format("2: training needs {}.0 GB on the {}, and {}.0 GB are there: use more "
                         "hosts, or a smaller model",
-                        3 + ranks, ranks, 3 + ranks));
+                        3 + ranks, sharers(ranks), 3 + ranks));
   // On GPUs only the copies are in the memory of the host.
   EXPECT_EQ(error({.checkpoint_copy = 2 * gb}, 2 * ranks * gb), "");
   EXPECT_NE(error({.checkpoint_copy = 2 * gb}, 2 * ranks * gb - 1), "");
 }
 
-// The ranks of a control group share its limit. The first rank is in a group of its own.
+// The ranks of a control group share its limit. A job has a group with one group in it for its
+// first rank, and another one for the others.
 TEST(HostMemory, SumsTheRanksOfAControlGroup) {
   const Index gb = 1'000'000'000, ranks = world().size(), others = ranks - 1;
   const bool first = world().rank() == 0;
   const Config config;
   const MemoryPlan needs{.weights = gb, .checkpoint_copy = 2 * gb};
-  const auto error = [&](Index limit_of_first, Index limit_of_others) {
-    return memory_error(
-        config, needs,
-        {.bytes = 3 * ranks * gb, .limit = first ? limit_of_first : limit_of_others, .group = first ? "1:2" : "1:3"});
+  // A limit of -1 is none.
+  const auto error = [&](Index limit_of_first, Index limit_of_others, Index limit_of_job) {
+    HostMemory host{.bytes = 3 * ranks * gb};
+    const Index limit = first ? limit_of_first : limit_of_others;
+    if (limit >= 0) host.groups.push_back({first ? "1:2" : "1:3", limit});
+    if (limit_of_job >= 0) host.groups.push_back({"1:1", limit_of_job});
+    return memory_error(config, needs, host);
   };
-  const auto expected = [&](const std::string& need, Index in_group, Index allowed, const std::string& advice) {
+  const auto no_training = [&](Index in_group, Index gigabytes) {
     return fmt::format(
-        "2: {} on the {} ranks of a host together, {}{}.0 GB are allowed by the limit of their control "
-        "group: {}raise this limit (Slurm: --mem), or use more hosts",
-        need, in_group, advice.empty() ? "and " : fmt::format("besides {}.0 GB for training, and ", in_group), allowed,
-        advice);
+        "2: training needs {}.0 GB on the {}, and {}.0 GB are allowed by the limit of their control "
+        "group: raise this limit (Slurm: --mem), or use more hosts, or a smaller model",
+        in_group, sharers(in_group), gigabytes);
   };
-  EXPECT_EQ(error(3 * gb, 3 * others * gb), "");
-  EXPECT_EQ(error(-1, -1), "");
-  EXPECT_EQ(error(-1, 3 * others * gb), "");
-  const std::string advice = "set run.async_checkpoint = false, or ";
-  EXPECT_EQ(error(2 * gb, -1), expected("the copies of a checkpoint need 2.0 GB", 1, 2, advice));
-  EXPECT_EQ(error(0, -1), expected("training needs 1.0 GB", 1, 0, "") + ", or a smaller model");
+  const auto no_copies = [&](Index in_group, Index gigabytes) {
+    return fmt::format(
+        "2: the copies of a checkpoint need {}.0 GB on the {}, besides {}.0 GB for training, and {}.0 GB "
+        "are allowed by the limit of their control group: set run.async_checkpoint = false, or raise "
+        "this limit (Slurm: --mem), or use more hosts",
+        2 * in_group, sharers(in_group), in_group, gigabytes);
+  };
+  EXPECT_EQ(error(-1, -1, -1), "");
+  EXPECT_EQ(error(3 * gb, 3 * others * gb, 3 * ranks * gb), "");
+  EXPECT_EQ(error(-1, 3 * others * gb, -1), "");
+  EXPECT_EQ(error(2 * gb, -1, -1), no_copies(1, 2));
+  EXPECT_EQ(error(0, -1, -1), no_training(1, 0));
+  EXPECT_EQ(error(3 * gb, 3 * others * gb, ranks * gb), no_copies(ranks, ranks));
+  EXPECT_EQ(error(-1, 3 * others * gb, (ranks - 1) * gb), no_training(ranks, ranks - 1));
   if (others == 0) return;
-  EXPECT_EQ(error(3 * gb, 2 * others * gb),
-            expected(fmt::format("the copies of a checkpoint need {}.0 GB", 2 * others), others, 2 * others, advice));
-  EXPECT_EQ(error(3 * gb, 0),
-            expected(fmt::format("training needs {}.0 GB", others), others, 0, "") + ", or a smaller model");
+  EXPECT_EQ(error(3 * gb, 2 * others * gb, -1), no_copies(others, 2 * others));
+  EXPECT_EQ(error(3 * gb, 0, 3 * ranks * gb), no_training(others, 0));
 }
 
 }  // namespace

@@ -308,9 +308,14 @@ TEST(Doctor, ReportsFolderProblems) {
 
 TEST(Doctor, ReadsMemoryLimitOfControlGroups) {
   const TempFolder root;
+  // The lowest limit, and the least free bytes, of all groups.
   const auto limit = [&] {
-    const MemoryLimit found = memory_limit(root.path());
-    return std::pair(found.bytes, found.free);
+    std::pair lowest(Index{-1}, Index{-1});
+    for (const MemoryLimit& found : memory_limits(root.path())) {
+      lowest.first = lower_limit(lowest.first, found.bytes);
+      lowest.second = lower_limit(lowest.second, found.free);
+    }
+    return lowest;
   };
   EXPECT_EQ(limit(), std::pair(Index{-1}, Index{-1}));
   // Version 2: the least limit of a group and those around it. The used memory of each is
@@ -325,10 +330,8 @@ TEST(Doctor, ReadsMemoryLimitOfControlGroups) {
   root.write(v2 + "job/step/memory.max", "4000\n");
   root.write(v2 + "job/step/memory.current", "1000\n");
   EXPECT_EQ(limit(), std::pair(Index{4000}, Index{2500}));
-  EXPECT_EQ(memory_limit(root.path()).group, root.path() / v2 / "job/step");
-  root.write(v2 + "job/memory.max", "4000\n");  // all processes of the job share it
-  EXPECT_EQ(memory_limit(root.path()).group, root.path() / v2 / "job");
-  root.write(v2 + "job/memory.max", "5000\n");
+  EXPECT_EQ(memory_limits(root.path()).front().group, root.path() / v2 / "job/step");
+  EXPECT_EQ(memory_limits(root.path()).back().group, root.path() / v2 / "job");
   root.write(v2 + "job/memory.current", "9000\n");
   EXPECT_EQ(limit(), std::pair(Index{4000}, Index{0}));
   // Version 1, in a container that does not see the group's own folder. Limits of other controllers

@@ -126,6 +126,12 @@ TEST_F(NewFolderTest, ReplacesLeftoversOfAKilledProcess) {
   temp.write("out.tmp/switchyard.lock", "");  // killed before it had written the lock
   make();
   expect_made();
+  fs::remove_all(target());
+  // Killed while it wrote the lock over a longer one.
+  temp.write("out.tmp/switchyard.lock", text + "0\nstaging folder out.tmp\n");
+  temp.write("out.tmp/old", "old");
+  make();
+  expect_made();
 }
 
 // A power loss may lose any change that was not synced. The folder with a file in it always has its

@@ -515,6 +515,28 @@ TEST(Prepare, OverwriteReplacesTheDataSet) {
   }
 }
 
+// The names of all files are on the disk before dataset.ini appears: a power loss may not leave it
+// without one of them.
+TEST(Prepare, SyncsTheNamesOfFilesBeforeTheirDescription) {
+  const TempFolder folder;
+  folder.write("text", "a train leaves\n");
+  const fs::path output = folder.path() / "out";
+  PrepareOptions options;
+  options.domains = {{"a", {folder.path() / "text"}}};
+  options.tokenizer = "bytes";
+  options.output = output;
+  std::vector<std::string> calls;
+  file_activity().write_fault = [&](std::string_view call, const fs::path& path) {
+    calls.push_back(fmt::format("{} {}", call, path.lexically_relative(output).string()));
+  };
+  run(options);
+  file_activity().write_fault = nullptr;
+  const auto description = std::ranges::find(calls, "write dataset.ini.tmp");
+  const auto last_file = std::find(calls.rbegin(), calls.rend(), "rename a.train.idx");
+  ASSERT_TRUE(description != calls.end() && last_file != calls.rend());
+  EXPECT_NE(std::find(last_file.base(), description, "sync ."), description);
+}
+
 // Binary files in folders are left out and counted, wherever their first binary byte is.
 TEST(Prepare, LeavesOutBinaryFilesOfFolders) {
   const TempFolder folder;
