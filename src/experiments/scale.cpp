@@ -12,6 +12,7 @@
 #include "src/build_info.h"
 #include "src/config/layout.h"
 #include "src/data/masking.h"
+#include "src/io/manifest.h"
 #include "src/params/costs.h"
 #include "src/system/digest.h"
 #include "src/system/files.h"
@@ -142,9 +143,8 @@ class Points {
   // Returns the points that earlier calls measured completely, without those in `known`.
   std::vector<ScalePoint> earlier(const std::vector<ScalePoint>& known) const {
     std::vector<ScalePoint> found;
-    std::error_code none;
-    for (const auto& entry : fs::directory_iterator(folder_, none)) {
-      const auto named = point_of_folder(entry.path().filename().string());
+    for (const std::string& name : names_in(folder_)) {
+      const auto named = point_of_folder(name);
       if (!named) continue;
       const Index batch = named->global_batch > 0 ? named->global_batch : config_.train.global_batch;
       const std::vector<Index> batches = batches_of(config_, options_, named->layout.ranks);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dist/comm.h"
+#include "src/io/manifest.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 
@@ -92,13 +93,13 @@ std::optional<StepTime> mean_breakdown(const std::vector<StepTime>& ranks) {
 
 std::optional<StepTime> traced_breakdown(const std::filesystem::path& run) {
   std::vector<StepTime> ranks;
-  std::error_code none;
   constexpr Index most_bytes = Index{16} << 30;  // a trace of many steps
-  for (const auto& file : std::filesystem::directory_iterator(run / "trace", none)) {
+  for (const std::string& name : names_in(run / "trace")) {
+    const std::filesystem::path file = run / "trace" / name;
     try {
-      if (const auto breakdown = rank_breakdown(read_file(file.path(), most_bytes))) ranks.push_back(*breakdown);
+      if (const auto breakdown = rank_breakdown(read_file(file, most_bytes))) ranks.push_back(*breakdown);
     } catch (const JsonError& e) {
-      bad_input("{} is no trace ({}): remove it", file.path().string(), e.what());
+      bad_input("{} is no trace ({}): remove it", file.string(), e.what());
     }
   }
   return mean_breakdown(ranks);
