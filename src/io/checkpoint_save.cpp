@@ -105,13 +105,16 @@ struct CheckpointSaver::Save {
     rename_folder(dir, checkpoints / step_name(state.step));
     committed = true;
     sync_folder(checkpoints);
-    try {
-      warnings = remove_leftovers(checkpoints);  // includes the replaced folder, if any
-    } catch (const Error& e) {
-      warnings.push_back(e.what());
-    }
-    for (std::string& problem : prune_checkpoints(checkpoints, state.step, retention))
-      warnings.push_back(std::move(problem));
+    // The checkpoint is complete: a folder that cannot be looked up or removed stays.
+    const auto warn_of = [&](const auto& removal) {
+      try {
+        for (std::string& problem : removal()) warnings.push_back(std::move(problem));
+      } catch (const Error& e) {
+        warnings.push_back(e.what());
+      }
+    };
+    warn_of([&] { return remove_leftovers(checkpoints); });  // includes the replaced folder, if any
+    warn_of([&] { return prune_checkpoints(checkpoints, state.step, retention); });
   }
 };
 
