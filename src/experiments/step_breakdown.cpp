@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "dist/comm.h"
-#include "src/io/manifest.h"
 #include "src/system/files.h"
 #include "src/text/json.h"
 
 namespace sy {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 struct Open {
@@ -91,17 +93,20 @@ std::optional<StepTime> mean_breakdown(const std::vector<StepTime>& ranks) {
   return mean;
 }
 
-std::optional<StepTime> traced_breakdown(const std::filesystem::path& run) {
+std::optional<StepTime> traced_breakdown(const fs::path& run) {
   std::vector<StepTime> ranks;
   constexpr Index most_bytes = Index{16} << 30;  // a trace of many steps
-  for (const std::string& name : names_in(run / "trace")) {
-    const std::filesystem::path file = run / "trace" / name;
+  const fs::path folder = run / "trace";
+  if (!file_exists(folder)) return mean_breakdown(ranks);
+  std::error_code error;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     try {
-      if (const auto breakdown = rank_breakdown(read_file(file, most_bytes))) ranks.push_back(*breakdown);
+      if (const auto breakdown = rank_breakdown(read_file(i->path(), most_bytes))) ranks.push_back(*breakdown);
     } catch (const JsonError& e) {
-      bad_input("{} is no trace ({}): remove it", file.string(), e.what());
+      bad_input("{} is no trace ({}): remove it", i->path().string(), e.what());
     }
   }
+  if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
   return mean_breakdown(ranks);
 }
 
