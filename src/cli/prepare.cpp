@@ -21,8 +21,9 @@ PrepareOptions::Source parse_domain(const char* option, const std::string& text)
   PrepareOptions::Source source{text.substr(0, equals), {}};
   const std::string list = text.substr(equals + 1);
   // Many paths together may be too long for a file's name.
-  if (std::error_code error;
-      std::filesystem::exists(list, error) || (error && error != std::errc::filename_too_long && file_exists(list))) {
+  std::error_code error;
+  const bool is_too_long = !std::filesystem::exists(list, error) && error == std::errc::filename_too_long;
+  if (!is_too_long && file_exists(list)) {
     source.paths.emplace_back(list);
     return source;
   }

@@ -85,14 +85,8 @@ fs::file_type selected_type(const fs::path& entry) {
 // Walks a folder recursively. below: its path relative to the named folder.
 SkippedFiles walk_folder(const fs::path& folder, const fs::path& below, const FileFilter& filter,
                          const std::function<void(const fs::path&)>& visit) {
-  std::error_code error;
-  std::vector<fs::path> entries;
-  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
-    entries.push_back(i->path());
-  if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
-  std::sort(entries.begin(), entries.end());
   SkippedFiles skipped;
-  for (const fs::path& entry : entries) {
+  for (const fs::path& entry : entries_of(folder)) {
     const fs::path name = below / entry.filename();
     if (name.filename().native().starts_with('.')) {
       ++skipped.hidden;

@@ -98,15 +98,13 @@ std::optional<StepTime> traced_breakdown(const fs::path& run) {
   constexpr Index most_bytes = Index{16} << 30;  // a trace of many steps
   const fs::path folder = run / "trace";
   if (!file_exists(folder)) return mean_breakdown(ranks);
-  std::error_code error;
-  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+  for (const fs::path& file : entries_of(folder)) {
     try {
-      if (const auto breakdown = rank_breakdown(read_file(i->path(), most_bytes))) ranks.push_back(*breakdown);
+      if (const auto breakdown = rank_breakdown(read_file(file, most_bytes))) ranks.push_back(*breakdown);
     } catch (const JsonError& e) {
-      bad_input("{} is no trace ({}): remove it", i->path().string(), e.what());
+      bad_input("{} is no trace ({}): remove it", file.string(), e.what());
     }
   }
-  if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
   return mean_breakdown(ranks);
 }
 

@@ -184,6 +184,12 @@ Problems verify_together(Comm& world, const fs::path& dir, const NeededShards& n
 
 std::vector<fs::path> chosen_checkpoints;  // results of newest() in this process
 
+// Returns false also if the look-up fails: whoever verifies or reads the file reports that.
+bool has_vanished(const fs::path& path) {
+  std::error_code ignored;
+  return fs::status(path, ignored).type() == fs::file_type::not_found;
+}
+
 // Returns the newest checkpoint of a run without a problem. Empty if training has deleted one while
 // it was verified: the caller tries again.
 std::optional<fs::path> find_newest(const fs::path& run_dir, std::vector<std::string>* warnings, const Verify& verify) {
@@ -196,8 +202,7 @@ std::optional<fs::path> find_newest(const fs::path& run_dir, std::vector<std::st
     const fs::path dir = checkpoints / step_name(step);
     const Problems problems = verify(dir, warnings);
     if (problems.empty()) return dir;
-    // If the folder cannot be looked up, verify() has said so.
-    if (std::error_code ignored; fs::status(dir, ignored).type() == fs::file_type::not_found) return {};
+    if (has_vanished(dir)) return {};
     skipped.push_back(fmt::format("checkpoint {} is passed over: {}", dir.string(), join(problems)));
     warnings->push_back(skipped.back());
   }
@@ -382,10 +387,8 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
 }
 
 bool chosen_checkpoint_vanished() {
-  const bool vanished = std::any_of(chosen_checkpoints.begin(), chosen_checkpoints.end(), [](const fs::path& dir) {
-    std::error_code ignored;
-    return fs::status(dir / manifest_name, ignored).type() == fs::file_type::not_found;
-  });
+  const bool vanished = std::any_of(chosen_checkpoints.begin(), chosen_checkpoints.end(),
+                                    [](const fs::path& dir) { return has_vanished(dir / manifest_name); });
   chosen_checkpoints.clear();
   return vanished;
 }

@@ -73,11 +73,12 @@ std::string read_manifest_text(const fs::path& step_dir) {
   if (!is_folder(step_dir))
     bad_input("{} is no checkpoint folder: give a run folder or a step folder within RUN/checkpoints",
               step_dir.string());
-  if (!file_exists(path))
+  const fs::file_type type = file_type(path);
+  if (type == fs::file_type::not_found)
     bad_input("{} is missing: {} is no checkpoint, or not a whole one", path.string(), step_dir.string());
   constexpr std::uintmax_t max_bytes = 1 << 25;  // about 280,000 files
   std::error_code error;                         // read_file() reports it
-  if (!is_file(path) || (fs::file_size(path, error) > max_bytes && !error))
+  if (type != fs::file_type::regular || (fs::file_size(path, error) > max_bytes && !error))
     bad_input("{} is no manifest: use another checkpoint", path.string());
   return read_file(path);
 }

@@ -103,6 +103,16 @@ bool is_folder(const fs::path& path, Links links) {
   return file_type(path, links) == fs::file_type::directory;
 }
 
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
+    entries.push_back(i->path());
+  if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
 void throw_write_error(int error, const std::string& message) {
   for (const int number : {ENOSPC, EDQUOT, EFBIG, EIO, ENOMEM, EMFILE, ENFILE})
     if (error == number) throw Failure(message);

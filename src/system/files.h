@@ -40,6 +40,10 @@ bool file_exists(const std::filesystem::path& path, Links links = Links::follow)
 bool is_file(const std::filesystem::path& path, Links links = Links::follow);
 bool is_folder(const std::filesystem::path& path, Links links = Links::follow);
 
+// Returns the paths of the files and folders in a folder, sorted. Throws InputError if it cannot be
+// read.
+std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
+
 // Returns whether a name is safe to append to a folder. Pure function.
 // Refuses an empty name, "." and "..", and names with a slash or a control character.
 bool is_plain_name(std::string_view name);

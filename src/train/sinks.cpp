@@ -113,11 +113,8 @@ class TensorBoard final : public MetricsSink {
     if (error)
       throw_write_error(error.value(),
                         fmt::format("cannot write {}: {}: check its permissions", folder.string(), error.message()));
-    std::vector<fs::path> old;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-      if (entry.path().filename().string().starts_with("events.out.tfevents.")) old.push_back(entry.path());
-    if (error) bad_input("cannot read the folder {}: {}", folder.string(), error.message());
-    for (const fs::path& path : old) fs::remove(path, error);
+    for (const fs::path& path : entries_of(folder))
+      if (path.filename().string().starts_with("events.out.tfevents.")) fs::remove(path, error);
     const auto seconds = std::chrono::system_clock::now().time_since_epoch() / std::chrono::seconds(1);
     return folder / fmt::format("events.out.tfevents.{:010}.{}.{}", seconds, host_name(), getpid());
   }

@@ -57,10 +57,11 @@ for target in "${targets[@]}"; do
   mkdir -p "$work/corpus/$target"
   # Short inputs are fast. The files of the corpus are read whole.
   largest=$(find "$root/tests/fuzz/corpus/$target" -type f -printf '%s\n' | sort -n | tail -n 1)
+  max_len=$((largest > 4096 ? largest : 4096))
   log=$work/findings/$target.log
   code=0 found=0
   {
-    time "$program" "$target" "${bounds[@]}" "${limit[@]}" -max_total_time="$seconds" -max_len=$((largest > 4096 ? largest : 4096)) \
+    time "$program" "$target" "${bounds[@]}" "${limit[@]}" -max_total_time="$seconds" -max_len=$max_len \
       -print_final_stats=1 -artifact_prefix="$work/findings/$target-" "$work/corpus/$target" \
       "$root/tests/fuzz/corpus/$target" >"$log" 2>&1
   } 2>"$TMPDIR/time" || code=$?

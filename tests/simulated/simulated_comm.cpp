@@ -84,6 +84,7 @@ class SimulatedComm final : public Comm {
     count_blocks(bytes);
     const std::vector<std::byte> mine(in.bytes(), in.bytes() + bytes);
     for (int r = 0; r < size_; ++r) std::copy(mine.begin(), mine.end(), out.bytes() + r * bytes);
+    // A row of a few numbers begins with a number of the machine.
     const Index n = in.elements();
     if (!is_world() || out.dtype() != DType::i64 || n > 12) return;
     const auto machine = [&](int r) { return r / job_.ranks_per_machine; };

@@ -263,7 +263,7 @@ TEST(WalkFiles, DoesNotFollowLinksInLoops) {
   EXPECT_BAD_INPUT(walk_files("/dev/null", {}, add), "neither a file nor a folder");
 }
 
-// A file that cannot be looked up is an error: the data set would lack it, and nobody would know.
+// A file that cannot be looked up is an error: the data set would lack it without a word.
 TEST(WalkFiles, RefusesFilesThatCannotBeLookedUp) {
   const TempFolder folder;
   folder.write("a.txt", "text");

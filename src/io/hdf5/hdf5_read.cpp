@@ -190,7 +190,11 @@ Hdf5File Hdf5File::open(const std::filesystem::path& path, const std::string* im
   Hdf5File file;
   file.may_link_ = std::move(may_link);
   file.context_ = {path, false};
-  if (!image && file_exists(path) && !is_file(path)) bad_input("{} is no regular file", path.string());
+  if (!image) {
+    const fs::file_type type = file_type(path);
+    if (type != fs::file_type::not_found && type != fs::file_type::regular)
+      bad_input("{} is no regular file", path.string());
+  }
   const Hdf5Id access = file_access();
   std::string name = path.string();
   if (image) {
