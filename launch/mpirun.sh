@@ -32,6 +32,10 @@ fi
 ranks=${1:-}
 [[ $ranks =~ ^[1-9][0-9]*$ && $# -gt 1 ]] || usage
 shift
+# A signal does not end this script before or after it starts mpirun: it is answered below.
+early=()
+trap 'early+=(stop)' INT TERM HUP
+trap 'early+=(ask)' USR1
 launcher=${SWITCHYARD_MPIEXEC:-mpirun}
 command -v "$launcher" >/dev/null || {
   echo "launch/mpirun.sh: there is no $launcher: install Open MPI or MPICH, or let SWITCHYARD_MPIEXEC name the launcher of your MPI" >&2
@@ -106,10 +110,6 @@ if [[ -e /proc/self/fd/2 && -r $filter ]] && command -v perl >/dev/null; then
   filter_process=$!
   export SWITCHYARD_CONSOLE_PROCESS=$$  # its standard error shows where that of mpirun ends
 fi
-# A signal must not end this script once mpirun may run: it is answered below.
-early=()
-trap 'early+=(stop)' INT TERM HUP
-trap 'early+=(ask)' USR1
 # In its own process group, mpirun does not get a terminal's Ctrl-C. setpriv ends it with this
 # script, however the script ends.
 set -m

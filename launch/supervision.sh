@@ -93,7 +93,7 @@ pass_on() {  # NAME SIGNAL
 # Runs the command that starts the ranks once. Sets code, cause, resumed and reached. Sets
 # stopped_by to the reason of a stop with a checkpoint, and computed to 1 if a step was computed.
 attempt() {  # COMMAND...
-  local errors copy before after metrics asked=$request
+  local errors copy before after metrics
   errors=$(mktemp)
   before=$(starts)
   metrics=$(metrics_state)
@@ -104,7 +104,7 @@ attempt() {  # COMMAND...
   exec {copied}>&-
   ! declare -F attempt_started >/dev/null || attempt_started "$job"
   # A request may come before the job's number is known.
-  [[ $request == "$asked" ]] || kill -TERM "$job" 2>/dev/null || true
+  [[ -z $request ]] || kill -TERM "$job" 2>/dev/null || true
   while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done  # a signal ends `wait`, too
   code=0
   wait "$job" || code=$?
@@ -175,6 +175,7 @@ supervise() {  # RUN COMMAND...
       say "$cause"
       return 1
     fi
+    [[ -z $request ]] || break
     attempt "${@:2}" "${newest[@]}"
     # The caller's run.resume_step is that of the first start.
     [[ $resumed == - ]] || newest=(--run.resume_step=-1)

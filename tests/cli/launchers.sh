@@ -85,6 +85,24 @@ expect_ok "$mpirun" 1 bash -c 'printf "switchyard: an error\n-------------------
 [[ $err == $'switchyard: an error\n---------------------------\nPrimary job  term' ]] || die "text of the program is lost: $err"
 expect_ok bash -c '"$0" 1 true 2>&-' "$mpirun"
 
+# A request to stop that comes before mpirun starts reaches the ranks.
+cat >slow_launcher <<'SH'
+#!/bin/bash
+if [[ $1 == --version ]]; then touch asked; sleep 2; exit; fi
+trap 'kill -USR1 $!' USR1
+bash -c 'trap "exit 3" USR1; while :; do sleep 0.1; done' &
+while kill -0 $! 2>/dev/null; do wait $!; done
+wait $!
+SH
+chmod +x slow_launcher
+SWITCHYARD_MPIEXEC=$work/slow_launcher "$mpirun" 1 true &
+early=$!
+for _ in $(seq 100); do [[ ! -e asked ]] || break; sleep 0.1; done
+kill -TERM "$early"
+code=0
+wait "$early" || code=$?
+[[ $code -eq 3 ]] || die "exit code $code after an early request to stop"
+
 # On a terminal, mpirun.sh lets the program rewrite the line of the latest step, as mpirun does.
 if command -v script >/dev/null; then
   make_data 60
@@ -103,6 +121,10 @@ cat >bin/srun <<'SH'
 echo "srun $*"
 echo "threads $OMP_NUM_THREADS of $SRUN_CPUS_PER_TASK"
 exit "$CODE"
+SH
+cat >bin/squeue <<'SH'
+#!/bin/sh
+[ "$*" = "-h -j 7 -o %e" ] && echo "$END"
 SH
 cat >bin/scontrol <<'SH'
 #!/bin/sh
@@ -142,6 +164,22 @@ expect_output "scontrol requeue 7"
 expect_exit 1 batch CODE=1
 [[ $out != *scontrol* ]] || die "a failed run is queued again"
 [[ $(grep -c "^srun " .out) -eq 2 && $err == *"failed twice in the same way"* ]] || die "other attempts: $out $err"
+
+# Slurm signals the ranks once, so those that start again get the time limit of the job.
+expect_exit 1 batch CODE=1 END="$(date -d "+2 hours" +%FT%T)"
+[[ $(sed -nE 's/^srun .* train (.*)config.ini .*/\1/p' .out | paste -sd'|') =~ ^"|--run.max_hours="(2.000|1.99[0-9])" "$ ]] || die "other limits: $out"
+expect_exit 1 batch CODE=1 END=NONE
+[[ $out != *max_hours* ]] || die "a limit of an unlimited job: $out"
+# A job that is queued again goes on from its newest checkpoint, if it has started the training.
+mkdir -p x
+echo '{"first_step":1,"job":"7"}' >x/provenance.jsonl
+expect_ok batch SLURM_RESTART_COUNT=1
+expect_output "train config.ini --run.dir=x --run.resume_step=-1 --run.resume=true"
+expect_ok batch
+[[ $out != *resume_step* ]] || die "the first start of a job goes back to another step: $out"
+expect_ok batch SLURM_RESTART_COUNT=1 SLURM_JOB_ID=70
+[[ $out != *resume_step* ]] || die "a start before the first one goes back to another step: $out"
+rm -r x
 
 # A task of a job array has the settings of its line, whose newline may be missing. A task without a
 # line is an error.

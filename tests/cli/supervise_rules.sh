@@ -197,5 +197,16 @@ export OMPI_MCA_plm_rsh_agent=$work/agent SWITCHYARD_MPIEXEC=$work/launcher TMPD
 expect_ok "$root/launch/supervise.sh" --hostfile hostfile --host-wait 0 ./on_device train config.ini --run.dir=hosts
 expect_message "lost does not answer: going on with 2 ranks"
 [[ $(cat launched) == *" -np 2 ./on_device train config.ini --run.dir=hosts --run.resume=true" ]] || die "other ranks: $(cat launched)"
+# A request to stop that comes while hosts are asked ends the supervisor without a start.
+sed -i '2i case "$2" in true*) touch asked; sleep 3 ;; esac' agent
+rm launched
+"$root/launch/supervise.sh" --hostfile hostfile --host-wait 0 ./on_device train config.ini --run.dir=hosts 2>err &
+supervisor=$!
+wait_until "question to a host" test -e asked
+kill -TERM "$supervisor"
+code=0
+wait "$supervisor" || code=$?
+[[ $code -eq 0 && ! -e launched ]] || die "exit code $code, or a start after a request to stop: $(cat err launched)"
+sed -i 2d agent
 IS_TOO_LARGE=1 expect_exit 1 "$root/launch/supervise.sh" --hostfile hostfile --host-wait 0 ./on_device train config.ini --run.dir=hosts
 expect_message "lost does not answer, and there is no layout without it: it is too large"
