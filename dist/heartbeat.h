@@ -28,11 +28,10 @@ struct Heartbeat {
   std::int32_t from = 0;         // rank of the sender
   std::int32_t is_question = 0;  // 1: question; 0: answer
   std::uint64_t sequence = 0;    // number of the question; equal in its answer
-  // Seconds without progress of all ranks of which the sender knows, and of the sender; 0 in a
-  // question.
+  // Seconds since the latest progress that the sender knows of, its own included; 0 in a question.
   double idle = 0;
   char state[200] = {};  // state of the sender as text, truncated; empty in a question
-  // A rank that does not answer, and the seconds since a rank found that; -1 if none is known.
+  // A rank that does not answer, or -1 if no such rank is known; seconds since a rank found that.
   std::int32_t silent_rank = -1;
   std::int32_t reserved = 0;
   double silent_age = 0;
@@ -47,7 +46,8 @@ using HeartbeatDatagram = std::array<std::uint8_t, heartbeat_bytes>;
 // Returns the signed datagram of a heartbeat.
 HeartbeatDatagram seal(const Heartbeat& heartbeat, const HeartbeatKey& key);
 
-// Returns the heartbeat of a datagram; empty if its size, its digest or a number is invalid.
+// Returns the heartbeat of a datagram. Empty if its size or its HMAC is invalid, or if `idle` or
+// `silent_age` is not finite.
 // The result has `idle` and `silent_age` clamped to [0, uptime], and a zero-terminated `state`.
 // Uptime is the time in seconds since the receiver's watchdog started.
 std::optional<Heartbeat> unseal(std::span<const std::uint8_t> datagram, const HeartbeatKey& key, double uptime);

@@ -9,8 +9,8 @@
 
 namespace sy {
 
-// Returns a number for each rank, by rank. Two numbers are equal exactly if the machine and `key`
-// of both ranks are equal. Collective.
+// Returns a 64-bit hash of machine and `key` for each rank: [rank]. Ranks with the same machine and
+// key have equal hashes. Other ranks differ, except for a collision of the hash. Collective.
 std::vector<Index> machine_keys(Comm& world, const std::string& key);
 
 // Returns the communicator of the ranks of this machine with an equal `key`. Collective.

@@ -132,7 +132,10 @@ bool allocate(MPI_Comm comm, Index bytes, MPI_Win* window) {
   void* mine = nullptr;
   const bool allocated = MPI_Win_allocate_shared(bytes, 1, info, comm, &mine, window) == MPI_SUCCESS;
   MPI_Info_free(&info);
-  if (!true_on_all_ranks(comm, allocated)) return false;
+  if (!true_on_all_ranks(comm, allocated)) {
+    *window = MPI_WIN_NULL;  // to free it would wait for the ranks that have none
+    return false;
+  }
   if (true_on_all_ranks(comm, populate(static_cast<std::byte*>(mine), bytes))) return true;
   MPI_Win_free(window);
   return false;

@@ -1,4 +1,4 @@
-// Ends a job that hangs. A rank is then stopped or lost, ranks wait for each other, or a device
+// Ends a job that hangs: if a rank is stopped or lost, if ranks wait for each other, or if a device
 // stalls.
 // A thread of each rank watches from before MPI starts until after it has ended.
 // The ranks exchange signed heartbeats (dist/heartbeat.h).

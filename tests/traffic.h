@@ -144,7 +144,7 @@ inline Loads expected_loads(const Config& c, Index vocab, const Layout& l, int r
     add("tp", l.tp, kind, calls, calls * T * D * 4 * (l.tp - 1), 4 * calls * T * D * (l.tp - 1));
   }
   // The softmax over the whole vocabulary needs three floats of each token from each rank.
-  const Index rows = owned_box({vocab}, {Axis::tp}, l, coord_of(l, rank)).elements();
+  const Index rows = block_range(vocab, l.tp, 0).size();
   const Index chunk = std::clamp<Index>((Index{4} << 20) / rows, 64, 4096);
   add("tp", l.tp, Collective::all_gather, M * ((B * S + chunk - 1) / chunk), M * B * S * 3 * 4 * (l.tp - 1), 0);
   // The counts of all layers are gathered together, once per micro-batch. Recomputation needs no

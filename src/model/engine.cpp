@@ -310,9 +310,9 @@ void Engine::run_pass(const std::string& name, Index slot, const std::function<v
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
   std::vector<std::string> sizes;
   for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
-    sizes.push_back(
-        fmt::format("{} x {}{}{}{}", stream.sequences, stream.seq_len, stream.token_mask ? " with padding" : "",
-                    stream.document_start ? " with documents" : "", stream.prefix_end ? " with prefixes" : ""));
+    sizes.push_back(fmt::format(
+        "{} x {}{}{}{}", stream.sequences, stream.seq_len, stream.token_mask || stream.lengths ? " with padding" : "",
+        stream.document_start ? " with documents" : "", stream.prefix_end ? " with prefixes" : ""));
   if (const TargetRows& only = states_[static_cast<std::size_t>(slot)].batch.target_rows)
     sizes.push_back(fmt::format("{} targets", only.targets.dim(0)));
   device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);

@@ -47,17 +47,19 @@ struct Logits {
 
 Head::Head(const Config& config, ParamStore& store, Param weight, Index first_row)
     : weight_(weight),
+      largest_shard_(block_range(store.spec("embedding.weight").shape[0], store.mesh_layout().tp, 0).size()),
       desc_{first_row, static_cast<float>(config.model.output_softcap), config.train.z_loss},
       scale_(static_cast<float>(config.model.logit_scale / config.model.width_ratio())),
       linear_(store, weight, config.model.output_width(), store.find("output.bias")) {}
 
 void Head::loss(const ExecutionContext& context, const Batch& batch, ConstView x, View dx, View sums) {
   const ScopedPhase phase(context.mesh.rank_context(), "output and loss");
-  // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM.
+  // A chunk has at most logits_chunk() logits, but enough rows for an efficient GEMM. All ranks
+  // have the same chunks, although their shards of the vocabulary may differ.
   const TargetRows& only = batch.target_rows;
   const ConstView all_targets = only ? only.targets : batch.targets;
   const Index V = weight_.weight.dim(0), D = x.dim(1), T = all_targets.dim(0), P = context.mesh.tp->size();
-  const Index chunk = std::clamp<Index>(context.device.logits_chunk() / std::max<Index>(V, 1), 64, 4096);
+  const Index chunk = std::clamp<Index>(context.device.logits_chunk() / largest_shard_, 64, 4096);
   const Arena::Scope scope(context.scratch);
   Device& b = context.device;
   x = gather_tokens(context, context.scratch, x);

@@ -30,6 +30,7 @@ class Head {
   void local_logits(const ExecutionContext& context, ConstView x, View logits) const;
 
   Param weight_;
+  Index largest_shard_;  // rows of the largest shard of the vocabulary, equal on all ranks
   CrossEntropyDesc desc_;
   float scale_;  // factor of the logits
   Linear linear_;

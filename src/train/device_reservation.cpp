@@ -119,7 +119,7 @@ DeviceReservation warm_up_and_reserve(Comm& world, const Config& config, Index v
                             intern(fmt::format("first use of {} and cuBLAS", device_collectives().name)));
     const Index before = device.free_bytes();
     reservation.mesh = on_device(std::move(reservation.mesh), device);
-    join_replicas(reservation.mesh, param_specs(config, vocab), config.model.kv_heads);
+    join_replicas(reservation.mesh, param_specs(config, vocab), config.model_of(config.model.layers - 1).kv_heads);
     warm_up_collectives(config, vocab, reservation.mesh, device);
     warm_up_gemms(device, config.dtype());
     warm_up_attention(config, layout, device);

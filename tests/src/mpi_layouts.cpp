@@ -652,6 +652,26 @@ TEST(Layout, TrainsWithIdleExperts) {
   }
 }
 
+// The last shard of the vocabulary has a row less than the others. All ranks divide the tokens of
+// the loss into chunks of equal size nevertheless.
+TEST(Layout, LossOfUnequalShardsOfTheVocabularyEqualsOneRank) {
+  const int n = world().size();
+  if (n > 4) return;  // more ranks than heads
+  const TempFolder folder;
+  const Dataset dataset = make_dataset(folder);
+  Config config = parse_config(n % 3 ? eight : six, "test", {fmt::format("--parallel.tp={}", n), "--train.steps=1"});
+  config.train.micro_batch = config.train.global_batch = 4096 / config.model.seq_len;
+  const auto loss = [&](Comm& comm, const Layout& layout) {
+    Engine engine(config, 1501 * n - 1, make_cpu(), make_mesh(comm, layout), true);
+    engine.store().initialize(config.train.seed);
+    const SampleStream samples = training_samples(dataset, config);
+    return Trainer(engine, samples).step().metrics.loss;
+  };
+  const auto self = make_comm_self();
+  const double one = loss(*self, {}), many = loss(world(), {n, n});
+  EXPECT_NEAR(many, one, 1e-5 * one);
+}
+
 // On every layout, evaluation gives the results of one rank. Here the last window of each domain is
 // short, and tensor-parallel ranks cannot share its tokens. With these capacities, one more token
 // would let an expert accept one more.
