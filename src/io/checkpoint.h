@@ -100,18 +100,23 @@ CheckpointFolder resolve_checkpoint(Comm& world, const std::filesystem::path& st
 std::vector<std::filesystem::path> last_checkpoints(Comm& world, const std::filesystem::path& step_dir, Index count,
                                                     std::vector<std::string>& warnings);
 
-// Returns whether a checkpoint that this process has chosen as a run's newest is deleted. Covers
-// the choices since the last call. Call it if reading the checkpoint failed, to know the reason.
+// Returns true if a checkpoint that this process chose as the newest of a run was deleted since.
+// Considers the choices since the last call. Call it after a failed read, to know the reason.
 bool chosen_checkpoint_vanished();
 
 // Returns the checkpoint from which a run resumes: whole, and with only finite values.
-// - step >= 0: the checkpoint of this step. Throws InputError if it is missing or not usable.
-// - step = -1: the newest usable one; a folder with an empty path if the run has no checkpoint yet.
-//   Throws InputError if none of the existing ones is usable.
-// Ranks verify shards as in resolve_checkpoint(world, ...). Collective. All ranks throw
-// CollectiveError in place of InputError. Only rank 0 gets `warnings`.
+// - step >= 0: the checkpoint of this step
+// - step = -1: the newest usable one; a folder with an empty path if the run has no checkpoint yet
+// Ranks verify shards as in resolve_checkpoint(world, ...). Collective. Throws CollectiveError on
+// all ranks if the checkpoint of this step, or each existing one, is missing or not usable. Only
+// rank 0 gets `warnings`.
 CheckpointFolder resume_checkpoint(Comm& world, const std::filesystem::path& run_dir, Index step,
                                    std::vector<std::string>* warnings, const NeededShards& needed = {});
+// Returns the newest checkpoint before step `end` that is whole, with only finite values; a folder
+// with an empty path if there is no checkpoint before this step. Otherwise as resume_checkpoint()
+// with step = -1.
+CheckpointFolder usable_checkpoint_before(Comm& world, const std::filesystem::path& run_dir, Index end,
+                                          std::vector<std::string>* warnings, const NeededShards& needed = {});
 // Return the step of the newest checkpoint before `step`, and of the oldest one; -1 if there is
 // none. checkpoints: RUN/checkpoints. A folder without manifest.json does not count; nothing else
 // is verified.

@@ -3,6 +3,7 @@
 #include <exception>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -72,20 +73,6 @@ Problems resume_problems(const CheckpointFolder& folder) {
   }
 }
 
-// Returns the text of the manifest: that of this rank if reads_itself(), and otherwise that of rank
-// 0. If rank 0 cannot read it, each rank tries. Collective. Throws InputError on the ranks that
-// cannot read it.
-std::string manifest_text(Comm& world, const fs::path& dir) {
-  std::string text;  // empty if rank 0 cannot read it
-  try {
-    if (world.rank() == 0) text = read_manifest_text(dir);
-  } catch (const InputError&) {  // it is thrown below
-  }
-  text = broadcast_text(world, text, 0);
-  const bool reads = reads_itself(world, dir) && world.rank() != 0;
-  return text.empty() || reads ? read_manifest_text(dir) : text;
-}
-
 // Returns the content of a file of the manifest. Throws InputError with the problem if it is not
 // that of the manifest, or if a reader must not open it.
 std::string read_verified(const fs::path& step_dir, const Manifest& manifest, const Manifest::File& file) {
@@ -125,7 +112,7 @@ std::set<std::string> share_on_machine(Comm& world, const fs::path& dir, const s
 // problem for each that the manifest does not list. Collective.
 std::set<std::string> shards_to_verify(Comm& world, const CheckpointFolder& folder, const NeededShards& needed,
                                        Problems& problems) {
-  const Manifest& manifest = folder.head()->manifest;
+  const Manifest& manifest = folder.metadata()->manifest;
   std::set<std::string> shards;
   bool known = false;
   try {
@@ -144,8 +131,8 @@ std::set<std::string> shards_to_verify(Comm& world, const CheckpointFolder& fold
   return share_on_machine(world, folder.path(), shards);
 }
 
-// Verifies a checkpoint on all ranks, and reads its head. Collective. All ranks must pass the same
-// folder. Returns all problems on every rank. `folder` has a head if there are none.
+// Verifies a checkpoint on all ranks, and reads its metadata. Collective. All ranks must pass the
+// same folder. Returns all problems on every rank. `folder` has metadata if there are none.
 Problems verify_together(Comm& world, const fs::path& dir, const NeededShards& needed,
                          std::vector<std::string>* warnings, CheckpointFolder& folder) {
   try {
@@ -156,7 +143,7 @@ Problems verify_together(Comm& world, const fs::path& dir, const NeededShards& n
     if (e.exit_code() != InputError("").exit_code()) throw;
     return {e.what()};
   }
-  const Manifest& manifest = folder.head()->manifest;
+  const Manifest& manifest = folder.metadata()->manifest;
   Problems own;
   const std::set<std::string> digests = shards_to_verify(world, folder, needed, own);
   std::set<std::string> sizes = shard_share(manifest, world.rank(), world.size());
@@ -190,15 +177,19 @@ bool has_vanished(const fs::path& path) {
   return fs::status(path, ignored).type() == fs::file_type::not_found;
 }
 
-// Returns the newest checkpoint of a run without a problem. Empty if training has deleted one while
-// it was verified: the caller tries again.
-std::optional<fs::path> find_newest(const fs::path& run_dir, std::vector<std::string>* warnings, const Verify& verify) {
+constexpr Index any_step = std::numeric_limits<Index>::max();
+
+// Returns the newest checkpoint before step `end` of a run without a problem. Empty if training has
+// deleted one while it was verified: the caller tries again.
+std::optional<fs::path> find_newest(const fs::path& run_dir, Index end, std::vector<std::string>* warnings,
+                                    const Verify& verify) {
   const fs::path checkpoints = checkpoints_of(run_dir);
   std::set<std::string> foreign_files = names_in(checkpoints);
   std::erase_if(foreign_files, is_checkpoint_name);
   warn_of_foreign_files(checkpoints, foreign_files, warnings);
   std::vector<std::string> skipped;
   for (Index step : steps_in(checkpoints)) {
+    if (step >= end) continue;
     const fs::path dir = checkpoints / step_name(step);
     const Problems problems = verify(dir, warnings);
     if (problems.empty()) return dir;
@@ -208,14 +199,15 @@ std::optional<fs::path> find_newest(const fs::path& run_dir, std::vector<std::st
   }
   if (skipped.empty())
     bad_input("{} holds no checkpoint yet: wait until the run has written its first", run_dir.string());
-  bad_input("{} holds no whole checkpoint: {}", checkpoints.string(), join(skipped));
+  bad_input("{} holds no whole checkpoint{}: {}", checkpoints.string(),
+            end == any_step ? "" : fmt::format(" before step {}", end), join(skipped));
 }
 
-fs::path newest(const fs::path& run_dir, std::vector<std::string>* warnings, const Verify& verify) {
+fs::path newest(const fs::path& run_dir, Index end, std::vector<std::string>* warnings, const Verify& verify) {
   constexpr int max_attempts = 100;
   for (int attempt = 0; attempt < max_attempts; ++attempt) {
     std::vector<std::string> found;
-    const std::optional<fs::path> dir = find_newest(run_dir, &found, verify);
+    const std::optional<fs::path> dir = find_newest(run_dir, end, &found, verify);
     if (!dir) continue;
     if (warnings) warnings->insert(warnings->end(), found.begin(), found.end());
     return chosen_checkpoints.emplace_back(*dir);
@@ -225,7 +217,7 @@ fs::path newest(const fs::path& run_dir, std::vector<std::string>* warnings, con
 
 // Returns the result of `find(verify, verified)` of rank 0 on all ranks, or throws its error there.
 // All ranks verify each folder that rank 0 passes to `verify`. verified: the last one without
-// problems, with its head. `find` must return its path, or an empty one.
+// problems, with its metadata. `find` must return its path, or an empty one.
 // If `verify` fails on one rank alone, such as for lack of memory, the others wait in a collective:
 // the exception of that rank must end the job (abort_job_on_error).
 template <class Find>
@@ -268,12 +260,21 @@ CheckpointFolder on_all_ranks(Comm& world, const NeededShards& needed, Find find
   return found.empty() ? fs::path() : verified;
 }
 
+// Returns a function that calls `verify`, and then looks for values that no run can go on with.
+// verified: the folder without problems of the last call of `verify`
+Verify usable(const Verify& verify, const CheckpointFolder& verified) {
+  return [&](const fs::path& dir, std::vector<std::string>* warnings) {
+    Problems problems = verify(dir, warnings);
+    return problems.empty() ? resume_problems(verified) : problems;
+  };
+}
+
 fs::path resolve(const fs::path& step_or_run, std::vector<std::string>* warnings, const Verify& verify) {
   if (!is_folder(step_or_run))
     bad_input("{} is no folder: give a run folder or a step folder within RUN/checkpoints", step_or_run.string());
   // A run has its configuration before its first checkpoint.
   const bool run = is_folder(checkpoints_of(step_or_run)) || file_exists(step_or_run / "config.ini");
-  if (run && !file_exists(step_or_run / manifest_name)) return newest(step_or_run, warnings, verify);
+  if (run && !file_exists(step_or_run / manifest_name)) return newest(step_or_run, any_step, warnings, verify);
   const fs::path dir = (step_or_run / "").parent_path();  // without a trailing slash
   const Problems problems = verify(dir, warnings);
   if (problems.empty()) return dir;
@@ -334,35 +335,50 @@ CheckpointFolder resolve_checkpoint(Comm& world, const fs::path& step_or_run, st
   });
 }
 
+CheckpointFolder usable_checkpoint_before(Comm& world, const fs::path& run_dir, Index end,
+                                          std::vector<std::string>* warnings, const NeededShards& needed) {
+  return on_all_ranks(world, needed, [&](const Verify& verify, const CheckpointFolder& verified) -> fs::path {
+    const std::vector<Index> steps = steps_in(checkpoints_of(run_dir));
+    if (steps.empty() || steps.back() >= end) return {};
+    return newest(run_dir, end, warnings, usable(verify, verified));
+  });
+}
+
 CheckpointFolder resume_checkpoint(Comm& world, const fs::path& run_dir, Index step, std::vector<std::string>* warnings,
                                    const NeededShards& needed) {
+  if (step < 0) return usable_checkpoint_before(world, run_dir, any_step, warnings, needed);
   return on_all_ranks(world, needed, [&](const Verify& verify, const CheckpointFolder& verified) -> fs::path {
-    const Verify verify_usable = [&](const fs::path& dir, std::vector<std::string>* found) {
-      Problems problems = verify(dir, found);
-      return problems.empty() ? resume_problems(verified) : problems;
-    };
     const fs::path checkpoints = checkpoints_of(run_dir);
     const std::vector<Index> steps = steps_in(checkpoints);
-    if (step < 0) return steps.empty() ? fs::path() : newest(run_dir, warnings, verify_usable);
     if (std::find(steps.begin(), steps.end(), step) == steps.end())
       bad_input("run.resume_step = {}: {}", step,
                 steps.empty() ? fmt::format("{} holds no checkpoint: leave it out", run_dir.string())
                               : fmt::format("{} holds the steps {}: choose one of them", checkpoints.string(),
                                             fmt::join(steps.rbegin(), steps.rend(), ", ")));
     const fs::path dir = checkpoints / step_name(step);
-    if (const Problems problems = verify_usable(dir, warnings); !problems.empty())
+    if (const Problems problems = usable(verify, verified)(dir, warnings); !problems.empty())
       bad_input("run.resume_step = {}: {}: choose another step", step, join(problems));
     return dir;
   });
 }
 
 CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::move(step_dir)) {
-  const auto head = std::make_shared<CheckpointHead>();
-  std::string manifest;
-  std::string bytes;  // of all indexes, in the order of index_files()
+  const auto metadata = std::make_shared<CheckpointMetadata>();
+  std::string manifest;      // that of this rank if it reads it, otherwise that of rank 0
+  std::string bytes;         // of all indexes, in the order of index_files()
+  std::exception_ptr error;  // of rank 0
+  try {
+    if (world.rank() == 0) manifest = read_manifest_text(path_);
+  } catch (const InputError&) {  // Then each rank tries.
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  manifest = broadcast_text(world, manifest, 0);
+  const bool reads = reads_itself(world, path_) && world.rank() != 0;
   agree_on_errors(world, [&] {
-    manifest = manifest_text(world, path_);
-    head->manifest = parse_manifest(manifest, path_);
+    if (error) std::rethrow_exception(error);
+    if (manifest.empty() || reads) manifest = read_manifest_text(path_);
+    metadata->manifest = parse_manifest(manifest, path_);
   });
   try {
     check_rank_settings(
@@ -374,16 +390,17 @@ CheckpointFolder::CheckpointFolder(Comm& world, fs::path step_dir) : path_(std::
   }
   agree_on_errors(world, [&] {
     if (world.rank() != 0) return;
-    check_listed(path_, head->manifest, format_of(head->manifest).index_name());
-    for (const Manifest::File& file : index_files(head->manifest)) bytes += read_verified(path_, head->manifest, file);
+    check_listed(path_, metadata->manifest, format_of(metadata->manifest).index_name());
+    for (const Manifest::File& file : index_files(metadata->manifest))
+      bytes += read_verified(path_, metadata->manifest, file);
   });
   bytes = broadcast_text(world, bytes, 0);
   std::size_t at = 0;
-  for (const Manifest::File& file : index_files(head->manifest)) {
-    head->indexes[file.name] = bytes.substr(at, static_cast<std::size_t>(file.bytes));
+  for (const Manifest::File& file : index_files(metadata->manifest)) {
+    metadata->indexes[file.name] = bytes.substr(at, static_cast<std::size_t>(file.bytes));
     at += static_cast<std::size_t>(file.bytes);
   }
-  head_ = head;
+  metadata_ = metadata;
 }
 
 bool chosen_checkpoint_vanished() {
@@ -393,9 +410,15 @@ bool chosen_checkpoint_vanished() {
   return vanished;
 }
 
+bool is_numbered(std::string_view end) {
+  return end.empty() || (end.size() > 1 && end.front() == '-' && end.find_first_not_of("0123456789", 1) == end.npos);
+}
+
 std::optional<Index> abandoned_step(const std::string& name) {
   const std::size_t dot = name.find(abandoned);
-  return dot == std::string::npos ? std::nullopt : step_of(name.substr(0, dot));
+  if (dot == std::string::npos) return {};
+  const std::string_view rest = std::string_view(name).substr(dot + std::string_view(abandoned).size());
+  return is_numbered(rest) ? step_of(name.substr(0, dot)) : std::nullopt;
 }
 
 std::vector<std::string> abandon_newer(const fs::path& run_dir, Index step) {

@@ -1,4 +1,4 @@
-// A checkpoint's folder as the functions that read it take it.
+// Folder of a checkpoint, with or without its manifest and indexes in memory.
 #pragma once
 
 #include <filesystem>
@@ -17,19 +17,18 @@ struct DifferentManifests : CollectiveError {
   using CollectiveError::CollectiveError;
 };
 
-// Every reader of a checkpoint needs this: its manifest, and the bytes of its index and of its
-// linked indexes.
-struct CheckpointHead {
+// Manifest of a checkpoint, and the bytes of its index and linked indexes. Every reader needs them.
+struct CheckpointMetadata {
   Manifest manifest;
   IndexBytes indexes;
 };
 
-// A folder, and perhaps the head of its checkpoint. A copy shares the head.
+// Folder of a checkpoint, and its metadata if they were read. Copies share the metadata.
 class CheckpointFolder {
  public:
-  // Without a head: each function reads the manifest and the indexes itself.
+  // Without metadata: each function reads the manifest and the indexes itself.
   CheckpointFolder(std::filesystem::path step_dir) : path_(std::move(step_dir)) {}
-  // With a head, which rank 0 reads for all ranks, so that no file is read by every rank. Rank 0
+  // With metadata, which rank 0 reads for all ranks, so that no file is read by every rank. Rank 0
   // compares the digests of the indexes with the manifest. The first rank of each machine reads the
   // manifest, too, and so does a rank for which the folder has another path. Throws
   // DifferentManifests on all ranks if a manifest differs, or CollectiveError if one of these ranks
@@ -37,12 +36,12 @@ class CheckpointFolder {
   CheckpointFolder(Comm& world, std::filesystem::path step_dir);
 
   const std::filesystem::path& path() const { return path_; }
-  // nullptr without a head.
-  const std::shared_ptr<const CheckpointHead>& head() const { return head_; }
+  // nullptr without metadata.
+  const std::shared_ptr<const CheckpointMetadata>& metadata() const { return metadata_; }
 
  private:
   std::filesystem::path path_;
-  std::shared_ptr<const CheckpointHead> head_;
+  std::shared_ptr<const CheckpointMetadata> metadata_;
 };
 
 }  // namespace sy

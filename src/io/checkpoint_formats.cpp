@@ -43,14 +43,14 @@ const Manifest::File& check_listed(const std::filesystem::path& step_dir, const 
 
 OpenCheckpoint open_checkpoint(const CheckpointFolder& folder) {
   const std::filesystem::path& step_dir = folder.path();
-  const std::shared_ptr<const CheckpointHead>& head = folder.head();
-  Manifest manifest = head ? head->manifest : read_manifest(step_dir);
+  const std::shared_ptr<const CheckpointMetadata>& metadata = folder.metadata();
+  Manifest manifest = metadata ? metadata->manifest : read_manifest(step_dir);
   const auto check_size = [step_dir, manifest](const std::string& name) {
     const Manifest::File& file = check_listed(step_dir, manifest, name);
     if (const std::string problem = size_problem(step_dir / name, file.bytes); !problem.empty())
       bad_input("{}: use another checkpoint", problem);
   };
-  const std::shared_ptr<const IndexBytes> indexes(head, head ? &head->indexes : nullptr);
+  const std::shared_ptr<const IndexBytes> indexes(metadata, metadata ? &metadata->indexes : nullptr);
   auto reader = format_of(manifest).open(step_dir, indexes, check_size);
   return {std::move(manifest), std::move(reader)};
 }

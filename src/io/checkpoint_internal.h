@@ -44,8 +44,9 @@ void write_state(CheckpointWriter& index, const TrainState& state);
 // Over all ranks, every element of every parameter occurs exactly once.
 std::vector<OwnedRange> shard_ranges(const FlatLayout& flat, const Layout& layout, const Coord& coord);
 
-// Sum of the bits of values. Each change of one bit changes it; of other changes, all but about one
-// in 4 billion do.
+// Sum of the bits of values. A change of one bit always changes it. A replacement of values by
+// random ones leaves it equal with a probability of about 2^-32. Within a block, exchanged values
+// leave it equal, and so does a bit that is set in one value and cleared in another.
 class ValueSum {
  public:
   // The compiler uses vectors for loops of a fixed length.
@@ -99,7 +100,7 @@ struct ShardContents {
   std::function<void(const TensorKind& kind, const OwnedRange& range, Index begin, std::span<float> values)> read;
   // Number of values that copy_shard() reads before it checks them. Host memory is read in chunks
   // that a cache holds, so that the check does not read it again.
-  Index copied_at_once = chunk_elements;
+  Index copy_chunk_elements = chunk_elements;
   // Least number of mappings of a linked index, except the last one.
   Index mappings_per_index = first_mappings_per_index;
   // Sum of the values when they were copied. Empty if read() reads no copy.
@@ -168,7 +169,10 @@ WrittenFile write_linked_index(const CheckpointFormat& format, const std::filesy
                                const std::vector<ParamSpec>& specs, const std::vector<TensorKind>& kinds,
                                const IndexPlan& plan, int number, std::span<const std::string> encoded);
 
-// Step of a folder that abandon_newer has renamed (step-N.abandoned); empty for another name.
+// Returns true if `end` may follow a name of a folder to make it unique: "", or "-2".
+bool is_numbered(std::string_view end);
+// Step of a folder that abandon_newer has renamed (step-N.abandoned, step-N.abandoned-2); empty for
+// another name.
 std::optional<Index> abandoned_step(const std::string& name);
 
 // Deletes old checkpoints and returns one warning for each that it could not delete.

@@ -203,21 +203,21 @@ void CheckpointSaver::make_folder() {
   save_->dir = unfinished_path(checkpoints, save_->state.step, world_.max(number));
 }
 
-std::optional<SavedCheckpoint> CheckpointSaver::poll(const RetentionNow& retention) {
+std::optional<SavedCheckpoint> CheckpointSaver::poll(const RetentionPolicy& retention) {
   if (!in_progress()) return {};
   const Index own_state = !save_->writer.done() ? 1 : save_->writer.failed() ? 2 : 0;  // 1: writing
   if (world_.max(own_state) == 1) return {};
   return advance(retention);
 }
 
-SavedCheckpoint CheckpointSaver::finish(const RetentionNow& retention) {
+SavedCheckpoint CheckpointSaver::finish(const RetentionPolicy& retention) {
   SY_ASSERT(in_progress(), "no save is in progress");
   std::optional<SavedCheckpoint> saved;
   while (!saved) saved = advance(retention);
   return std::move(*saved);
 }
 
-std::optional<SavedCheckpoint> CheckpointSaver::advance(const RetentionNow& retention) {
+std::optional<SavedCheckpoint> CheckpointSaver::advance(const RetentionPolicy& retention) {
   Save& save = *save_;
   try {
     agree_on_errors(world_, [&] { save.writer.wait(); });

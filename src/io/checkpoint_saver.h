@@ -24,7 +24,7 @@ struct SavedCheckpoint {
 
 // Returns the checkpoints that stay when `saved` is committed. poll() or finish() calls it on rank
 // 0 before the commit. If it throws, the save fails on all ranks.
-using RetentionNow = std::function<Retention(const TrainState& saved)>;
+using RetentionPolicy = std::function<Retention(const TrainState& saved)>;
 
 // Writes one checkpoint at a time. If asynchronous, start() copies the values of this rank to host
 // memory, and one thread per rank writes them. Otherwise finish() writes. The ranks agree only in
@@ -53,9 +53,9 @@ class CheckpointSaver {
   // Continues with the save if all ranks have written their files. If one has failed, waits for the
   // others and throws. Returns the checkpoint once it is committed, otherwise empty. Call it after
   // each step. If not `asynchronous`, only finish() continues.
-  std::optional<SavedCheckpoint> poll(const RetentionNow& retention);
+  std::optional<SavedCheckpoint> poll(const RetentionPolicy& retention);
   // Waits until the checkpoint is committed. A save must be in progress.
-  SavedCheckpoint finish(const RetentionNow& retention);
+  SavedCheckpoint finish(const RetentionPolicy& retention);
 
   // Starts to save the values that contents.read() returns. It must throw if a value is not finite.
   // Nothing is copied: if `asynchronous`, the writer thread calls it. The references of `contents`
@@ -70,7 +70,7 @@ class CheckpointSaver {
   void abandon();
   // Waits for the writer of this phase on all ranks, then begins the next one. Returns the
   // checkpoint after the last one.
-  std::optional<SavedCheckpoint> advance(const RetentionNow& retention);
+  std::optional<SavedCheckpoint> advance(const RetentionPolicy& retention);
 
   Comm& world_;
   const std::filesystem::path run_dir_;

@@ -154,7 +154,7 @@ ShardCopy copy_shard(const ShardContents& contents, int rank, float* to) {
   std::string name;
   ShardCopy copy;
   for_shard(
-      contents, rank, contents.copied_at_once, to, [&](const std::string& tensor, Index) { name = tensor; },
+      contents, rank, contents.copy_chunk_elements, to, [&](const std::string& tensor, Index) { name = tensor; },
       [&](std::span<const float> values) {
         if (!copy.sum.add(values) && copy.not_finite.empty()) copy.not_finite = name;
       });

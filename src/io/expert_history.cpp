@@ -1,6 +1,7 @@
 #include "src/io/expert_history.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace sy {
@@ -26,6 +27,17 @@ void ExpertHistory::append(std::int64_t step, std::span<const std::int64_t> rout
   probability.insert(probability.end(), probability_now.begin(), probability_now.end());
 }
 
+namespace {
+
+// Returns the mean of two values with these weights. A value that is NaN does not count.
+float weighted_mean(float a, double weight_a, float b, double weight_b) {
+  if (std::isnan(a)) return b;
+  if (std::isnan(b)) return a;
+  return static_cast<float>((weight_a * a + weight_b * b) / (weight_a + weight_b));
+}
+
+}  // namespace
+
 void merge_older_half(ExpertHistory& h) {
   const Index row = h.layers * h.experts, pairs = h.windows() / 4;
   std::int64_t before_pair = 0;  // last step before the pair
@@ -36,8 +48,7 @@ void merge_older_half(ExpertHistory& h) {
     for (Index i = 0; i < row; ++i) {
       h.routed[to + i] = h.routed[a + i] + h.routed[b + i];
       h.dropped[to + i] = h.dropped[a + i] + h.dropped[b + i];
-      h.probability[to + i] =
-          static_cast<float>((steps_a * h.probability[a + i] + steps_b * h.probability[b + i]) / (steps_a + steps_b));
+      h.probability[to + i] = weighted_mean(h.probability[a + i], steps_a, h.probability[b + i], steps_b);
     }
     h.steps[pair] = before_pair = last;
   }

@@ -67,10 +67,17 @@ std::string error_text(int error) {
   return std::strerror(error);
 }
 
+// Returns whether `path` still names an open file. Sets errno to 0 if it does not; another errno
+// value is an error of the look-up.
 bool is_same_file(int file, const std::filesystem::path& path) {
   struct stat mine, there;
-  return fstat(file, &mine) == 0 && lstat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
-         mine.st_dev == there.st_dev;
+  if (fstat(file, &mine) != 0) return false;
+  if (lstat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) errno = 0;
+    return false;
+  }
+  errno = 0;
+  return mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
 }
 
 // Writes all of `text` at the beginning of an open file. Returns 0, or an errno value.
@@ -192,15 +199,28 @@ std::string lock_note(const std::filesystem::path& folder) {
 bool FolderLock::held() const {
   // Opened again, so that a network file system asks its server.
   const int now = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  const bool mine = now >= 0 && is_same_file(file_, path_) && content(now) == text_;
+  int error = now >= 0 || errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : errno;
+  bool mine = now >= 0 && is_same_file(file_, path_);
+  if (now >= 0 && !mine) error = errno;
+  if (mine) {
+    char text[1024];
+    const ssize_t size = pread(now, text, sizeof text, 0);
+    if (size < 0) error = errno;
+    const std::string_view all(text, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+    mine = all.substr(0, all.find('\n')) == text_;
+  }
   if (now >= 0) close(now);
+  if (error != 0) fail("cannot look up {}: {}", path_.string(), std::strerror(error));
   return mine;
 }
 
 FolderLock::~FolderLock() {
   heartbeat_.request_stop();
   heartbeat_.join();
-  if (held()) unlink(path_.c_str());
+  try {
+    if (held()) unlink(path_.c_str());
+  } catch (const std::exception&) {  // the file stays, as after a kill
+  }
   close(file_);
 }
 

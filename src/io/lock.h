@@ -31,8 +31,8 @@ class FolderLock {
              const std::string& remedy, std::chrono::milliseconds stale_after = default_stale_after,
              std::string note = "");
   ~FolderLock();  // deletes the file
-  // Returns whether the file still exists and names this process.
-  // False if the folder was removed or replaced.
+  // Returns true if the file still exists and names this process. Returns false if the folder was
+  // removed or replaced. Throws Failure if the look-up fails.
   bool held() const;
   // Call after the folder was renamed.
   void moved_to(const std::filesystem::path& folder) { path_ = folder / lock_name; }

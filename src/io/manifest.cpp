@@ -51,8 +51,8 @@ std::set<std::string> names_in(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
     names.insert(it->path().filename().string());
-  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
-    bad_input("cannot read {}: {}", folder.string(), error.message());
+  const bool is_missing = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !(is_missing && !is_folder(folder))) bad_input("cannot read {}: {}", folder.string(), error.message());
   return names;
 }
 

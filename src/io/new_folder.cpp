@@ -57,8 +57,9 @@ NewFolder::NewFolder(const fs::path& target, std::string command)
       command_(std::move(command)) {}
 
 NewFolder::~NewFolder() {
-  if (renamed_ || !lock_ || !lock_->held()) return;
+  if (renamed_ || !lock_) return;
   try {
+    if (!lock_->held()) return;
     empty_folder(staging_);
     std::error_code ignored;
     fs::remove_all(staging_, ignored);

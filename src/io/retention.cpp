@@ -30,9 +30,7 @@ bool is_leftover(std::string_view name) {
   if (name.ends_with(aside)) name.remove_suffix(aside.size());
   const std::size_t dot = name.find(unfinished);
   if (dot == name.npos || !step_of(std::string(name.substr(0, dot)))) return false;
-  const std::string_view rest = name.substr(dot + unfinished.size());
-  return rest.empty() ||
-         (rest.size() > 1 && rest.front() == '-' && rest.find_first_not_of("0123456789", 1) == rest.npos);
+  return is_numbered(name.substr(dot + unfinished.size()));
 }
 
 std::string foreign_files_warning(const fs::path& dir, const std::vector<std::string>& foreign_files) {
@@ -141,7 +139,7 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
       expired.emplace_back(name, candidate);
     }
   }
-  // An abandoned checkpoint stays as long as one of the same step would.
+  // An abandoned checkpoint is not pinned, and does not count as one of the newest.
   for (const std::string& name : names_in(checkpoints))
     if (const auto candidate = abandoned_step(name); candidate && *candidate < oldest)
       expired.emplace_back(name, *candidate);

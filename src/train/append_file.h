@@ -14,7 +14,7 @@ namespace sy {
 
 class AppendFile {
  public:
-  // Empties the file. Throws Failure if it cannot be written.
+  // Empties the file. Throws InputError or Failure if it cannot be opened (open_for_writing()).
   explicit AppendFile(std::filesystem::path path) : path_(std::move(path)), file_(open_for_writing(path_, "w")) {}
   ~AppendFile() { std::fclose(file_); }
   AppendFile(const AppendFile&) = delete;

@@ -1,19 +1,26 @@
 #include "src/train/history.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace sy {
 
 void HistoryWindow::add(const StepResult& r) {
   if (steps_++ == 0) {
-    routed_ = r.routed;
-    dropped_ = r.dropped;
-    probability_ = r.probability;
-    return;
+    const std::vector<Index> zeros(r.routed.empty() ? 0 : r.routed.front().size());
+    routed_.assign(r.routed.size(), zeros);
+    dropped_ = routed_;
+    probability_.assign(r.routed.size(), std::vector<double>(zeros.size()));
   }
+  const bool finite = std::ranges::all_of(r.probability, [](const std::vector<double>& layer) {
+    return std::ranges::all_of(layer, [](double p) { return std::isfinite(p); });
+  });
+  if (finite) ++finite_steps_;
   for (std::size_t l = 0; l < routed_.size(); ++l)
     for (std::size_t e = 0; e < routed_[l].size(); ++e) {
       routed_[l][e] += r.routed[l][e];
       dropped_[l][e] += r.dropped[l][e];
-      probability_[l][e] += r.probability[l][e];
+      if (finite) probability_[l][e] += r.probability[l][e];
     }
 }
 
@@ -24,7 +31,7 @@ void HistoryWindow::close(Index step, ExpertHistory& history) {
   for (std::size_t l = 0; l < routed_.size(); ++l) {
     routed.insert(routed.end(), routed_[l].begin(), routed_[l].end());
     dropped.insert(dropped.end(), dropped_[l].begin(), dropped_[l].end());
-    for (double p : probability_[l]) probability.push_back(static_cast<float>(p / static_cast<double>(steps_)));
+    for (double p : probability_[l]) probability.push_back(static_cast<float>(p / static_cast<double>(finite_steps_)));
   }
   history.append(step, routed, dropped, probability);
   *this = {};

@@ -36,7 +36,9 @@ MemoryPlan plan_memory(const Config& config, Index vocab, const Layout& layout, 
 
 // Returns the sizes of the activation arenas on `device`, which `ranks_on_device` ranks share.
 // On a device their total is all bytes that the parameters and a reserve for libraries leave free.
-// Their ratio is that of the plan. On a host, where arenas may grow, they are the planned bytes.
+// The reserve is max(r, 1/32 of the free bytes). r is 512 MiB for one rank. For several ranks r is
+// 1 GiB if `warmed_up`, otherwise 4 GiB. The ratio of the arenas is that of the plan. On a host,
+// where arenas may grow, they have the planned bytes.
 // warmed_up: the device's libraries have already allocated their memory
 // (src/train/device_reservation.h).
 // Throws InputError if training does not fit. It lists the needs and the settings that reduce them.

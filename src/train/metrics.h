@@ -33,14 +33,18 @@ struct StepMetrics {
   std::optional<double> mtp_loss;
   // Mean loss of an indexer over all tokens and indexers, in nats. Empty without indexers.
   std::optional<double> indexer_loss;
-  double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0, tokens_per_second = 0;
+  // Load-balancing losses and z-losses with their factors, in nats per token. The gradient norm is
+  // that before clipping.
+  double aux_loss = 0, z_loss = 0, lr = 0, grad_norm = 0, step_seconds = 0;
+  double tokens_per_second = 0;  // of all ranks, without padding
   double tflops_per_second_per_rank = 0;
   // Time for which checkpoints held up training between the step before and this one.
   double save_seconds = 0;
   // Model FLOPs utilization; empty if the machine's peak is unknown.
   std::optional<double> mfu;
   std::optional<StepEnergy> energy;  // empty without log.energy
-  // Steps that were skipped since the run began. Empty without train.spike_sigma and such steps.
+  // Steps that were skipped since the run began. Empty if train.spike_sigma is 0 and none was
+  // skipped.
   std::optional<Index> skipped_steps;
   // Assignments over all MoE layers; routed counts before dropping.
   Index routed = 0, dropped = 0;
@@ -77,7 +81,8 @@ struct MetricsHistory {
 // incomplete last line, are cut off in one operation. One warning names the steps that have no
 // line.
 // Every line is flushed and passed to the sinks. Numbers are written in full precision; a number
-// that is not finite is null. Throws Failure if the disk is full.
+// that is not finite is null. Opening throws InputError or Failure (open_for_writing()). Writing
+// throws Failure.
 class MetricsFile {
  public:
   MetricsFile(const std::filesystem::path& run_dir, Index first_step, const MetricsSinks& sinks = {});
@@ -102,8 +107,8 @@ class MetricsFile {
 // all steps have one.
 std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last);
 
-// Progress on the terminal. Prints a line to standard output for the first step, every `every`
-// steps and the last.
+// Progress on the terminal. Prints a line for the first step, every `every` steps and the last, to
+// standard output, or to standard error if both end on the same terminal.
 // On a terminal (standard error, or that of mpirun on this machine), one line below them is
 // rewritten every step. Write errors are ignored, because they must not end a run. Permanent lines
 // also go to the console log (dist/console.h).
@@ -114,7 +119,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
   void step(const StepMetrics& m);
-  // Counts an activity every `every` steps that takes `seconds`.
+  // Sets the time of pauses in the estimate: `seconds` every `every` steps.
   void pause(double seconds, Index every) { pauses_ = seconds / static_cast<double>(every); }
   void note(const std::string& text);  // prints a permanent line above the rewritten one
   void clear();                        // removes the rewritten line before others print

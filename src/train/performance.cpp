@@ -101,12 +101,12 @@ void PerformanceMeter::begin_step() {
   world_.rank_context().step_times = &times_;
 }
 
-void PerformanceMeter::end_step(Index tokens, StepMetrics& m) {
+void PerformanceMeter::end_step(StepMetrics& m) {
   stop();
   set_speeds(m.tokens_per_second, m.tflops_per_second_per_rank, m.mfu);
   if (++steps_ <= 2) measured_.first_step = m.step;
   measured_.last_step = m.step;
-  tokens_ += tokens;
+  tokens_ += m.tokens_per_second * m.step_seconds;
   seconds_ += m.step_seconds;
 }
 
@@ -133,7 +133,7 @@ std::optional<Performance> PerformanceMeter::gather(const MemoryPeak& memory) {
   Performance p = measured_;
   const auto steps = static_cast<double>(std::max<Index>(1, steps_ - 1));
   p.step_seconds = seconds_ / steps;
-  p.tokens_per_second = static_cast<double>(tokens_) / seconds_;
+  p.tokens_per_second = tokens_ / seconds_;
   set_speeds(p.tokens_per_second, p.tflops_per_second_per_rank, p.mfu);
   p.sections = section_times(values, world_.size(), steps);
   p.memory.host = std::max(p.memory.host, static_cast<Index>(values.most[num_values - 2]));
@@ -146,8 +146,8 @@ std::string performance_text(const Performance& p, const std::string& machine, c
   Table table({"section of a step", "min ms", "average ms", "max ms", "share", "collectives ms"});
   const auto milliseconds = [](double seconds) { return number_text(seconds * 1e3, 2); };
   for (const SectionTime& section : p.sections)
-    table.row({std::string(section.name), milliseconds(section.least), milliseconds(section.mean),
-               milliseconds(section.most), percent_text(section.mean / p.sections.back().mean),
+    table.row({std::string(section.name), milliseconds(section.min), milliseconds(section.mean),
+               milliseconds(section.max), percent_text(section.mean / p.sections.back().mean),
                milliseconds(section.collectives)});
   std::string text = table.str();
   text += fmt::format("time      {} a step, mean of steps {} to {}; in all, {} of validation and {} of checkpoints\n",

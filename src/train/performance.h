@@ -32,11 +32,11 @@ struct MemoryPeak {
 // Returns the peak of the resident memory of this process; 0 if it is unknown.
 Index resident_memory_peak();
 
-// Seconds of a section of a step, averaged over steps: least, mean and most of the ranks.
+// Seconds per step of a section, averaged over the steps: minimum, mean and maximum over the ranks.
 struct SectionTime {
   std::string_view name;  // of StepSection
-  double least = 0, mean = 0, most = 0;
-  double collectives = 0;  // share of `mean` in calls of collectives
+  double min = 0, mean = 0, max = 0;
+  double collectives = 0;  // seconds of `mean` that were spent in collectives
 };
 
 // Speed of one start of a run, without validations and checkpoints.
@@ -66,8 +66,8 @@ class PerformanceMeter {
 
   // Call before each step: the times of its sections count until end_step().
   void begin_step();
-  // Call after each step. tokens: of the step. Sets the speeds of `m` from its step_seconds.
-  void end_step(Index tokens, StepMetrics& m);
+  // Call after each step. Sets the other speeds of `m` from its step_seconds and tokens_per_second.
+  void end_step(StepMetrics& m);
 
   // Returns the speed of the measured steps on rank 0, and nothing on other ranks. Empty if there
   // was no step. memory: of this rank. Collective.
@@ -84,7 +84,7 @@ class PerformanceMeter {
   StepTimes times_;
   Index steps_ = 0;
   // Sums over the measured steps.
-  Index tokens_ = 0;
+  double tokens_ = 0;
   double seconds_ = 0;
 };
 

@@ -28,7 +28,7 @@ class RoutingWarnings {
   Index last_step_;  // step of the previous log line
   std::vector<std::int64_t> layer_ids_;
   bool warned_of_drops_ = false;
-  // number in the last warning; step before `routed_`
+  // experts without tokens in the last warning; last step before the counts in `routed_`
   Index warned_dead_experts_ = 0, dead_since_ = -1;
   std::vector<std::vector<Index>> routed_;  // [MoE layer][expert] since dead_since_
 };

@@ -1,6 +1,6 @@
 // Further outputs of the numbers in metrics.jsonl: a table, TensorBoard, Prometheus, MLPerf's log.
-// Their content follows from metrics.jsonl, and the head of MLPerf's log from the configuration. A
-// resumed run writes them anew, so they cannot disagree.
+// Their values follow from metrics.jsonl, and the head of MLPerf's log from the configuration. A
+// resumed run writes them anew. The times of earlier steps are then estimates (SinkSet).
 #pragma once
 
 #include <filesystem>

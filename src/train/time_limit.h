@@ -12,13 +12,13 @@ class TimeLimit {
   // `hours` since the start of the program; 0 means unlimited.
   explicit TimeLimit(double hours) : limit_(3600 * hours) {}
 
-  // Add the duration of a step, with its validation, and of a save.
+  // Record the duration of a step, with its validation, and of a save.
   void add_step(double seconds) { longest_step_ = std::max(longest_step_, seconds); }
   void add_save(double seconds) { longest_save_ = std::max(longest_save_, seconds); }
 
   // Returns true if the time left is at most the reserve. Always false if the limit is 0.
-  // The reserve is twice the longest step and twice the longest save so far. For the first save and
-  // the end of the program it has 2 % of the limit in addition.
+  // The reserve is 2 * (longest step + longest save so far) + 2 % of the limit. The 2 % cover the
+  // first save and the end of the program.
   // elapsed: time since the start of the program.
   bool must_stop(double elapsed) const {
     return limit_ > 0 && elapsed + 2 * (longest_step_ + longest_save_) + 0.02 * limit_ >= limit_;

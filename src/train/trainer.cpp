@@ -106,7 +106,7 @@ StepResult Trainer::step() {
   result.norm_limit = norms_.limit(t.spike_sigma);
   // The step that may be the last one finds the parameter to name.
   const bool measures = t.spike_sigma > 0 && norms_.in_a_row >= t.max_skipped;
-  if (measures) optimizer_.measure_params(true);
+  optimizer_.measure_params(measures || measures_params_);
   // Skipped steps do not count in the bias corrections of AdamW.
   optimizer_.step(t, lr, step_ + 1 - norms_.skipped, result.norm_limit);
 

@@ -31,10 +31,12 @@ struct ParamNorm {
   double norm;
 };
 
-// Returns the values that ranks sum at the end of a step, besides gradients.
+// Returns the values that ranks sum at the end of a step, besides gradients: [3 L E + n + 3], for L
+// MoE layers, E experts and n of the optional sums.
 // - For each MoE layer and expert: routed assignments, dropped assignments, sum of probabilities.
-// - With multi-token prediction, the sum of cross-entropies over tokens and modules.
-// - Then three losses: sum of cross-entropies over tokens, load balancing, all z-losses together.
+// - If there are indexers: the sum of their losses. With multi-token prediction: the sum of its
+//   cross-entropies over tokens and modules.
+// - Then three losses: sum of cross-entropies over tokens, load balancing, all z-losses.
 //
 // statistics: statistics of this rank. output_z_loss: this rank's term of the output z-loss.
 std::vector<double> step_sums(const Statistics& statistics, double output_z_loss);
@@ -71,7 +73,7 @@ class Trainer {
   // (run.memory_check), and throws CollectiveError if any differ on some rank. Collective.
   void check_memory();
   // Lets the next steps measure the gradient norm of each parameter, or not.
-  void measure_params(bool measures) { optimizer_.measure_params(measures); }
+  void measure_params(bool measures) { measures_params_ = measures; }
   // Returns the norms of the last step that measured them, of all trained parameters in order.
   std::vector<ParamNorm> param_norms() const;
 
@@ -115,6 +117,7 @@ class Trainer {
   Engine& engine_;
   const SampleStream& samples_;
   DistributedOptimizer optimizer_;
+  bool measures_params_ = false;  // measure_params()
   NormHistory norms_;
   Index step_ = 0, samples_done_ = 0, tokens_done_ = 0, rewarmup_after_ = -1;
 };

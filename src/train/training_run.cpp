@@ -140,7 +140,7 @@ int TrainingRun::train() {
     StepResult result = step_or_advice();
     result.metrics.save_seconds = save_seconds_ - std::exchange(reported_save_seconds_, save_seconds_);
     const Index step = trainer_.steps_done();
-    meter.end_step(config_.train.batch_of(step) * config_.tokens_per_sample(), result.metrics);
+    meter.end_step(result.metrics);
     if (energy) energy->end_step(result.metrics);
     step_trace.end_step(step);
     const bool log = step % config_.run.log_every == 0 || step == config_.train.steps;

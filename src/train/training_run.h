@@ -75,7 +75,7 @@ class TrainingRun {
   int replay();
   // Loads the newest checkpoint before a step, or sets the initial weights as a new run does.
   // Returns the checkpoint's step; -1 if there is none. Collective.
-  Index load_before(Index step);
+  std::filesystem::path load_before(Index step);
   // Writes RUN/replay/step-N/step.json, and prints a summary. On the first rank.
   // start: the origin of the weights. error: of the step; empty if it did not diverge.
   void write_replay(const std::filesystem::path& folder, const std::string& start, const StepResult& result,
@@ -101,8 +101,9 @@ class TrainingRun {
 
   // Runs a step. If it diverges, the error names the checkpoint to go back to.
   StepResult step_or_advice();
-  // Returns the newest checkpoint whose weights gave the loss of a step before the rise. Otherwise
-  // the newest one written before the rise, or -1 if there is none or no rise. On the first rank.
+  // Returns the newest checkpoint whose weights gave the loss of a step before the rise. If there
+  // is none, returns the newest one before the rise; -1 if there is none or no rise. On the first
+  // rank.
   Index checkpoint_before_rise() const;
   // The checkpoints to keep when `saved` is committed. A validation that has become the best since
   // then displaces no checkpoint: its own is not on the disk yet. On the first rank.

@@ -9,6 +9,7 @@
 #include "src/provenance/provenance.h"
 #include "src/system/files.h"
 #include "src/text/strings.h"
+#include "src/train/stop.h"
 #include "src/train/training_run.h"
 
 namespace sy {
@@ -42,18 +43,16 @@ std::string comparison_text(const StepMetrics& m, const Json& recorded) {
 
 }  // namespace
 
-Index TrainingRun::load_before(Index step) {
-  Index from = -1;
+fs::path TrainingRun::load_before(Index step) {
   agree_on_errors(world_, [&] {
     if (!file_exists(dir_ / "config.ini"))
       bad_input("{} holds no run: run.replay_step repeats a step of the run in run.dir", dir_.string());
     lock_folder();
-    if (is_first_rank() && file_exists(checkpoints_of(dir_))) from = newest_before(checkpoints_of(dir_), step);
   });
-  from = world_.max(from);
   std::vector<std::string> warnings;
-  if (from >= 0) {
-    const CheckpointFolder checkpoint = resume_checkpoint(world_, dir_, from, &warnings, shards_to_read(Load::all));
+  const CheckpointFolder checkpoint =
+      usable_checkpoint_before(world_, dir_, step, &warnings, shards_to_read(Load::all));
+  if (!checkpoint.path().empty()) {
     agree_on_errors(world_, [&] { check_same_model(checkpoint); });
     load(checkpoint);
   } else if (!config_.run.init_from.empty()) {
@@ -62,17 +61,23 @@ Index TrainingRun::load_before(Index step) {
     engine_.store().initialize(config_.train.seed);
   }
   print(warnings);
-  return from;
+  return checkpoint.path();
 }
 
 int TrainingRun::replay() {
-  const Index step = config_.run.replay_step, from = load_before(step);
-  const std::string start = from >= 0 ? (checkpoints_of(dir_) / step_name(from)).string() : "the initial weights";
+  const Index step = config_.run.replay_step;
+  const fs::path from = load_before(step);
+  const std::string start = from.empty() ? "the initial weights" : from.string();
   if (trainer_.steps_done() + 1 < step && !options_.quiet)
     print(fmt::format("repeats   steps {} to {}", trainer_.steps_done() + 1, step - 1));
   while (trainer_.steps_done() + 1 < step) {
     const ScopedStep scoped_step(world_.rank_context(), trainer_.steps_done() + 1);
     trainer_.step();
+    if (const int signal = static_cast<int>(world_.max(stop_signal()))) {
+      print(fmt::format("stopped before step {} as {} asked: nothing was written", trainer_.steps_done() + 1,
+                        signal_name(signal)));
+      return stopped_exit_code;
+    }
   }
   const fs::path folder = dir_ / "replay" / step_name(step);
   StepTrace trace(world_, folder, step, 1, parse_record(state_.provenance));

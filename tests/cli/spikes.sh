@@ -60,6 +60,24 @@ expect_file run/replay/step-00000021/step.json run/replay/step-00000021/rank-000
 grep -q '"name": "layers.1.moe.experts.up.weight"' run/replay/step-00000021/step.json || die "no norm of a parameter"
 rm -r run/replay
 diff -r run before || die "the repetition changed the run"
+# A damaged checkpoint is passed over.
+shard=run/checkpoints/step-00000016/shard-00000.h5
+cp "$shard" shard
+printf x | dd of="$shard" bs=1 seek=$(($(stat -c %s "$shard") / 2)) conv=notrunc status=none
+expect_ok ranks 2 train run/config.ini --run.replay_step=21
+expect_output "replayed  step 21 from run/checkpoints/step-00000008"
+[[ $err == *"checkpoint run/checkpoints/step-00000016 is passed over: "* ]] || die "no word of the damaged checkpoint: $err"
+cp shard "$shard"
+rm -r run/replay
+# A request to stop ends the repetition.
+"$switchyard" train config.ini --run.dir=run --train.spike_sigma=0 --train.steps=1000000 --run.replay_step=900000 >out 2>err &
+repetition=$!
+for _ in $(seq 300); do ! grep -q "^repeats" out || break; sleep 0.1; done
+kill -USR1 "$repetition"
+code=0
+wait "$repetition" || code=$?
+[[ $code -eq 3 ]] && grep -qE "^stopped before step [0-9]+ as SIGUSR1 asked: nothing was written$" out || die "exit code $code: $(cat out err)"
+diff -r run before || die "a repetition that was stopped changed the run"
 expect_ok ranks 2 train run/config.ini --quiet --run.replay_step=3 --parallel.ep=2
 expect_file run/replay/step-00000003/rank-0001.json
 grep -q '"start": "the initial weights"' run/replay/step-00000003/step.json || die "not from the initial weights"

@@ -35,7 +35,7 @@ TEST(Performance, IsGatheredFromAllRanks) {
     m.step = step;
     m.step_seconds = step == 11 ? 10 : 2;
     m.tokens_per_second = 100 / m.step_seconds;
-    meter.end_step(100, m);
+    meter.end_step(m);
     EXPECT_EQ(world.rank_context().step_times, nullptr);
     EXPECT_DOUBLE_EQ(m.tflops_per_second_per_rank, m.tokens_per_second * 5e9 / 1e12 / ranks);
     EXPECT_DOUBLE_EQ(*m.mfu, m.tokens_per_second * 5e9 / 2e12);  // one node
@@ -54,12 +54,12 @@ TEST(Performance, IsGatheredFromAllRanks) {
   EXPECT_EQ(p->memory.host, 1000 + ranks - 1);
   EXPECT_EQ(p->memory.device, 500);
   ASSERT_EQ(p->sections.size(), 3u);
-  const auto expect_section = [](const SectionTime& section, const char* name, double least, double mean, double most,
+  const auto expect_section = [](const SectionTime& section, const char* name, double min, double mean, double max,
                                  double collectives) {
     EXPECT_EQ(section.name, name);
-    EXPECT_NEAR(section.least, least, 1e-12) << name;
+    EXPECT_NEAR(section.min, min, 1e-12) << name;
     EXPECT_NEAR(section.mean, mean, 1e-12) << name;
-    EXPECT_NEAR(section.most, most, 1e-12) << name;
+    EXPECT_NEAR(section.max, max, 1e-12) << name;
     EXPECT_NEAR(section.collectives, collectives, 1e-12) << name;
   };
   const double mean = (ranks + 1) / 2.0 * 1e-3, most = ranks * 1e-3;
@@ -78,7 +78,7 @@ TEST(Performance, CountsASingleStep) {
   m.step = 1;
   m.step_seconds = 0.5;
   m.tokens_per_second = 40;
-  meter.end_step(20, m);
+  meter.end_step(m);
   EXPECT_DOUBLE_EQ(*m.mfu, 40 * 6e9 / (1e12 * world.size()));  // each rank has its own peak
   const auto p = meter.gather({});
   if (!p) return;

@@ -122,7 +122,7 @@ TEST(Checkpoint, NamesTheShardsThatItLoads) {
 }
 
 // A rank that has the head of a checkpoint opens neither its manifest nor its index.
-TEST(Checkpoint, IsReadByItsHead) {
+TEST(Checkpoint, IsReadByItsMetadata) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
   const std::unique_ptr<Comm> world = make_comm_self();

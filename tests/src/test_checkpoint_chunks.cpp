@@ -51,7 +51,7 @@ TEST(Checkpoint, CopiesAndChecksEveryChunk) {
     *x = static_cast<float>(i + static_cast<Index>(name.size()));
   });
   const ShardContents contents = shard_contents(store);
-  const Index chunk = contents.copied_at_once, n = specs[1].shape.elements();
+  const Index chunk = contents.copy_chunk_elements, n = specs[1].shape.elements();
   ASSERT_GT(n, 3 * chunk);
   std::vector<float> copy(static_cast<std::size_t>(shard_elements(contents, 0)));
   ASSERT_EQ(std::ssize(copy), 3 * (n + 3));  // weights, and two state tensors

@@ -264,8 +264,8 @@ TEST(CheckpointResume, SetsNewerCheckpointsAside) {
   EXPECT_EQ(resume_checkpoint(*trainer.world, run.path(), -1, &warnings).path().filename(), step_name(3));
   EXPECT_EQ(joined(warnings), "");
 
-  // Folders set aside stay as long as a checkpoint of their step would: until all that stay are
-  // newer.
+  // A copy of a user stays, and folders set aside stay until all checkpoints that stay are newer.
+  fs::rename(checkpoints / "step-00000005.abandoned-2", checkpoints / "step-00000005.abandoned-mine");
   const auto names = [&] {
     std::vector<std::string> all;
     for (const fs::path& path : files_in(checkpoints)) all.push_back(path.filename().string());
@@ -275,11 +275,11 @@ TEST(CheckpointResume, SetsNewerCheckpointsAside) {
   trainer.save(run.path(), 5, 2);
   EXPECT_EQ(names(),
             "step-00000004 step-00000004.abandoned step-00000004.abandoned-2 step-00000005 "
-            "step-00000005.abandoned step-00000005.abandoned-2");
+            "step-00000005.abandoned step-00000005.abandoned-mine");
   trainer.save(run.path(), 6, 2);
-  EXPECT_EQ(names(), "step-00000005 step-00000005.abandoned step-00000005.abandoned-2 step-00000006");
+  EXPECT_EQ(names(), "step-00000005 step-00000005.abandoned step-00000005.abandoned-mine step-00000006");
   trainer.save(run.path(), 7, 1);
-  EXPECT_EQ(names(), "step-00000007");
+  EXPECT_EQ(names(), "step-00000005.abandoned-mine step-00000007");
 }
 
 }  // namespace

@@ -45,6 +45,15 @@ TEST(LayerLoads, MatchesHandComputedValues) {
   EXPECT_DOUBLE_EQ(l.experts[3].probability_gap, 0.125);
 }
 
+// A window whose steps had no finite probabilities does not count in their mean.
+TEST(LayerLoads, LeavesOutUnknownProbabilities) {
+  const float none = std::nanf("");
+  const LayerLoad l = all_loads(history(1, 2, {10, 20}, {6, 2, 3, 1}, {0, 0, 0, 0}, {0.75f, 0.25f, none, none}))[0];
+  EXPECT_EQ(l.routed, 12);
+  EXPECT_DOUBLE_EQ(l.experts[0].probability, 0.75);
+  EXPECT_DOUBLE_EQ(l.experts[1].probability, 0.25);
+}
+
 // An expert is dead below a hundredth of an even share, and overloaded above twice an even share.
 // Exactly at a bound it is neither.
 TEST(LayerLoads, ClassifiesDeadAndOverloadedExperts) {

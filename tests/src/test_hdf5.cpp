@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "src/io/hdf5/array_file.h"
 #include "src/io/hdf5/hdf5.h"
@@ -117,6 +118,18 @@ TEST(Hdf5, VerifyNamesChangedObjects) {
     EXPECT_TRUE(
         has(verdict([&](hid_t file) { done(H5Ldelete(file, name, H5P_DEFAULT)); }), "file.h5 cannot be read back: "))
         << name;
+}
+
+// The writer thread of a checkpoint is not the first thread that uses HDF5.
+TEST(Hdf5, NoThreadPrintsErrorsItself) {
+  const Folder folder;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i)
+    std::thread([&] {
+      const Hdf5File file = Hdf5File::create(folder.path() / fmt::format("{}.h5", i));
+      EXPECT_LT(H5Fopen((folder.path() / "none").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), 0);
+    }).join();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(Hdf5, WritesEqualFilesForEqualContent) {

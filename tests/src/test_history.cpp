@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "src/train/history.h"
 
 namespace sy {
@@ -37,6 +40,36 @@ TEST(History, SumsCountsAndAveragesProbability) {
   EXPECT_EQ(h.probability, (std::vector<float>{0.5f, 0.5f, 0.125f, 0.875f}));
   EXPECT_EQ(counts_since(0, h).routed, (std::vector<std::vector<Index>>{{35, 70}}));
   EXPECT_EQ(counts_since(2, h).dropped, (std::vector<std::vector<Index>>{{5, 0}}));
+}
+
+// A skipped step may have probabilities that are not finite.
+TEST(History, LeavesOutProbabilitiesThatAreNotFinite) {
+  ExpertHistory h = one_layer_of_two();
+  HistoryWindow w;
+  w.add(step_with(10, 1, std::nan("")));
+  w.add(step_with(20, 2, 0.25));
+  w.add(step_with(30, 3, std::numeric_limits<double>::infinity()));
+  w.add(step_with(40, 4, 0.75));
+  w.close(4, h);
+  w.add(step_with(5, 5, std::nan("")));
+  w.close(5, h);
+  EXPECT_EQ(h.routed, (std::vector<std::int64_t>{100, 200, 5, 10}));
+  EXPECT_EQ(h.dropped, (std::vector<std::int64_t>{10, 0, 5, 0}));
+  ASSERT_EQ(h.probability.size(), 4u);
+  EXPECT_EQ(h.probability[0], 0.5f);
+  EXPECT_EQ(h.probability[1], 0.5f);
+  EXPECT_TRUE(std::isnan(h.probability[2]));
+}
+
+TEST(History, MergesAWindowWithoutProbabilities) {
+  const float none = std::numeric_limits<float>::quiet_NaN();
+  ExpertHistory h = one_layer_of_two();
+  h.steps = {1, 2, 3, 4, 5, 6, 7, 8};
+  h.routed.assign(16, 1);
+  h.dropped.assign(16, 0);
+  h.probability = {none, none, 0.75f, 0.25f, 0.5f, 0.5f, none, none, 1, 0, 1, 0, 1, 0, 1, 0};
+  merge_older_half(h);
+  EXPECT_EQ(h.probability, (std::vector<float>{0.75f, 0.25f, 0.5f, 0.5f, 1, 0, 1, 0, 1, 0, 1, 0}));
 }
 
 TEST(History, StaysBoundedAndKeepsAllCounts) {

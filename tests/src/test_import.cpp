@@ -383,6 +383,27 @@ TEST(ImportAndExport, RejectNamesOutsideTheFolder) {
   EXPECT_TRUE(has(files_in(out), "model.safetensors.index.json other.safetensors"));
 }
 
+// The first two rows of the positions of opt are of no parameter.
+TEST(ImportAndExport, KeepElementsWithoutAParameterInEachType) {
+  const TempFolder temp;
+  const fs::path model = temp.path() / "model", run = temp.path() / "run", out = temp.path() / "out";
+  write_model(model, golden_case("opt"));
+  run_command(import_command, {model.string(), run.string(), "--quiet"});
+  run_command(export_command, {run.string(), out.string(), "--quiet", "--dtype", "bf16"});
+  const auto values_of = [](const StoredTensor& t) {
+    std::vector<float> values(static_cast<std::size_t>(t.bytes / stored_type(t.type)->bytes));
+    stored_type(t.type)->load(t.data, 1, std::ssize(values), values.data());
+    return values;
+  };
+  const StoredTensors before(model), after(out);
+  const std::string name = "model.decoder.embed_positions.weight";
+  ASSERT_TRUE(before.find(name) && after.find(name));
+  const std::vector<float> a = values_of(*before.find(name)), b = values_of(*after.find(name));
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_NE(a.front(), 0);
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], std::abs(a[i]) / 256) << i;
+}
+
 // Every reader of RUN/huggingface notices a changed file.
 TEST(ImportAndExport, DetectChangedImportedFiles) {
   const TempFolder temp;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -128,6 +129,18 @@ TEST_P(LockTest, IsHeldByOneProcessAndNamesIt) {
 TEST_P(LockTest, IsLostIfItsFileIsRemoved) {
   const FolderLock lock(folder.path(), milliseconds(0), "run.dir", "choose another run.dir");
   EXPECT_TRUE(lock.held());
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::string error;
+  try {
+    error = lock.held() ? "held" : "lost";  // not known: no file can be opened
+  } catch (const Failure& e) {
+    error = e.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(error, fmt::format("cannot look up {}: Too many open files", file()));
   fs::remove(file());
   EXPECT_FALSE(lock.held());
   write_file(file(), "elsewhere, process 1\n");  // of another process

@@ -1,6 +1,7 @@
 // Skipped steps (train.spike_sigma) on one rank, and the history of gradient norms.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -211,6 +212,28 @@ TEST(SkippedSteps, NormThatIsNotFiniteSkipsTheStep) {
     EXPECT_EQ(a.metrics.grad_norm, b.metrics.grad_norm);
   }
   EXPECT_EQ(training.weights(), expected.weights());
+}
+
+// After as many skipped steps as train.max_skipped allows, the next step measures the norm of each
+// parameter. The step after it measures none.
+TEST(SkippedSteps, NormsOfParametersAreMeasuredOnlyBeforeTheEnd) {
+  SpikyTraining training({"--train.spike_sigma=1000", "--train.max_skipped=1"});
+  training.trainer.step();
+  float& weight = training.weight("layers.1.attention.q.weight", 5);
+  const float good = std::exchange(weight, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_TRUE(training.trainer.step().skipped);
+  weight = good;
+  const auto norms_after_step = [&] {
+    EXPECT_FALSE(training.trainer.step().skipped);
+    std::vector<double> norms;
+    for (const ParamNorm& p : training.trainer.param_norms()) norms.push_back(p.norm);
+    return norms;
+  };
+  const std::vector<double> measured = norms_after_step();
+  EXPECT_GT(*std::ranges::max_element(measured), 0);
+  EXPECT_EQ(norms_after_step(), measured);
+  training.trainer.measure_params(true);
+  EXPECT_NE(norms_after_step(), measured);
 }
 
 // Returns the error of the step that ends the run, after `skipped` skipped steps.

@@ -93,7 +93,8 @@ Hdf5Id make_dataspace(const Shape& shape, const Box& box, const Hdf5Context& con
 }
 
 Hdf5Id file_access() {
-  [[maybe_unused]] static const herr_t quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  // A thread-safe HDF5 prints the errors of each thread that does not turn this off.
+  [[maybe_unused]] thread_local const herr_t quiet = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   Hdf5Id access = property_list(H5P_FILE_ACCESS);
   // STRONG: closing the file closes all its open objects. Locks are useless here, since a
   // checkpoint is complete before it has its name, and many network file systems refuse them.
