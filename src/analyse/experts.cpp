@@ -67,11 +67,12 @@ std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index la
     for (Index w = first; w < last; ++w) {
       const Index at = (w * h.layers + l) * h.experts;
       const double weight = static_cast<double>(std::accumulate(&h.routed[at], &h.routed[at] + h.experts, Index{0}));
-      weights += weight;
+      const bool is_known = std::isfinite(h.probability[at]);  // of all experts or of none
+      if (is_known) weights += weight;
       for (Index e = 0; e < h.experts; ++e) {
         layer.experts[e].routed += h.routed[at + e];
         layer.experts[e].dropped += h.dropped[at + e];
-        layer.experts[e].probability += weight * h.probability[at + e];
+        if (is_known) layer.experts[e].probability += weight * h.probability[at + e];
       }
     }
     if (weights > 0)

@@ -244,7 +244,13 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
       if (at < h.layers) bias = {bias.begin() + at * h.experts, bias.begin() + (at + 1) * h.experts};
     }
     h = select_block(h, *options.layer);
-    if (r.evaluation) r.evaluation = select_block(*r.evaluation, *options.layer);
+    if (r.evaluation) {
+      const auto& evaluated = r.evaluation->layers;  // without modules of multi-token prediction
+      if (std::ranges::find(evaluated, *options.layer) == evaluated.end())
+        r.evaluation.reset();
+      else
+        r.evaluation = select_block(*r.evaluation, *options.layer);
+    }
   }
   if (r.evaluation) r.specialisation = specialisation(*r.evaluation);
 

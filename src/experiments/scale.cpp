@@ -46,6 +46,7 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   settings.push_back("--log.energy=true");
   set("train.warmup", 0);
   set("train.validate_every", 0);
+  for (const char* key : {"train.patience", "train.target_loss", "run.keep_best"}) set(key, 0);
   set("run.checkpoint_every", 0);
   set("train.global_batch", batch);
   settings.emplace_back("--train.batch_ramp=");
@@ -173,7 +174,8 @@ class Points {
  private:
   std::vector<std::string> settings(const ScalePoint& point) const {
     std::vector<std::string> settings = settings_of(options_, point.layout, point.global_batch, point.micro_batch);
-    if (point.balanced) settings.push_back("--moe.choice=balanced");
+    if (point.balanced)
+      settings.insert(settings.end(), {"--moe.choice=balanced", "--moe.noise=0", "--moe.learned_noise=false"});
     return settings;
   }
 
@@ -304,7 +306,7 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
       if (options.layouts.empty()) {
         const int node = static_cast<int>(config.parallel.ranks_per_node);
         for (const Layout& layout :
-             layouts_of(by, ranks, node == 1 && options.machine ? options.machine->node() : node))
+             layouts_of(by, ranks, node <= 1 && options.machine ? options.machine->node() : node))
           chosen.layouts.emplace_back(layout, batch);
       }
       for (Layout layout : options.layouts) {

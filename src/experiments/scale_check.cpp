@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
+#include "src/experiments/trainings.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
@@ -67,8 +69,7 @@ void check_comparable(const Json& earlier, const ScaleResult& result, const std:
     compare(m.name, text_of(m.value), there ? text_of(*there) : "unknown");
   }
   const Config there = config_of(earlier, file);
-  for (const ResumePolicy policy : {ResumePolicy::must_match, ResumePolicy::reorders_samples, ResumePolicy::report})
-    for (const KeyDifference& d : differences(result.config, there, policy)) compare(d.key, d.here, d.there);
+  std::ranges::move(different_settings(result.config, there), std::back_inserter(other));
   compare("run.backend", result.config.run.backend, there.run.backend);
   if (!other.empty())
     bad_input("{} is of another environment or configuration ({}): give a result of this one, or --check-any", file,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "dist/runtime.h"
 #include "src/analyse/page.h"
@@ -49,7 +50,6 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   }
   errors.raise();
   for (const std::string& text : warnings) warn(text);
-  const Index vocab = training_vocab(base);
   SweepResult result{sweep.name, {}, base.train.validate_every > 0, options.ranks, base};
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
   for (std::size_t i = 0; i < combined.size(); ++i) {
@@ -64,10 +64,12 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
       const std::string key = s.substr(0, s.find('='));
       if (value_of(trial.config, key) != value_of(base, key)) other.push_back(key + "=" + value_of(trial.config, key));
     }
-    const ModelCosts costs = model_costs(trial.config, vocab);
-    trial.parameters = static_cast<double>(costs.parameters.total);
-    trial.active = static_cast<double>(costs.parameters.active);
-    trial.flops_per_token = costs.flops_per_token;
+    errors.run([&] {
+      const ModelCosts costs = model_costs(trial.config, training_vocab(trial.config));
+      trial.parameters = static_cast<double>(costs.parameters.total);
+      trial.active = static_cast<double>(costs.parameters.active);
+      trial.flops_per_token = costs.flops_per_token;
+    });
     std::vector<std::string> seeds(1);  // as settings; "" means the configuration's own
     if (!options.seeds.empty()) seeds.clear();
     for (const Index seed : options.seeds) seeds.push_back(fmt::format("train.seed={}", seed));
@@ -93,10 +95,32 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
   return result;
 }
 
+namespace {
+
+// Throws InputError if two sweeps have the same name, or two configurations the same folder.
+void check_distinct(const std::vector<SweepResult>& sweeps, const std::vector<Training>& trainings) {
+  std::set<std::string> names;
+  for (const SweepResult& sweep : sweeps)
+    if (!names.insert(sweep.name).second)
+      bad_input("two sweeps have the name {}: sweep them one by one, each with its own --output, or rename a file",
+                sweep.name);
+  std::map<fs::path, std::string> configurations;  // by folder of the run
+  for (const Training& t : trainings) {
+    const std::string ini = to_ini(read_config(t.config, t.settings));
+    if (configurations.emplace(t.run, ini).first->second != ini)
+      bad_input(
+          "{} would hold runs of two configurations: give values whose names differ by more than '/', ' ' and '_'",
+          t.run.string());
+  }
+}
+
+}  // namespace
+
 bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options) {
   std::vector<Training> trainings;
   for (const SweepResult& sweep : sweeps)
     for (const Trial& trial : sweep.trials) trainings.insert(trainings.end(), trial.runs.begin(), trial.runs.end());
+  check_distinct(sweeps, trainings);
   const auto failures = train_all(trainings, options.launcher);
   if (!failures) return false;
   for (SweepResult& sweep : sweeps)
@@ -108,7 +132,7 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
           trial.failure = failure->second;
           continue;
         }
-        const bool may_stop_early = trial.config.train.patience > 0;
+        const bool may_stop_early = trial.config.train.patience > 0 || trial.config.train.target_loss > 0;
         trial.outcomes.push_back(read_outcome(training.run, may_stop_early ? last_step(training.run) : training.steps));
         trial.ended.push_back(run);
         if (const MissingSteps& missing = trial.outcomes.back().missing; !missing.empty())

@@ -19,6 +19,7 @@
 
 #include "kernels/check.h"
 #include "src/experiments/outcome.h"
+#include "src/experiments/runs.h"
 #include "src/io/lock.h"
 #include "src/io/manifest.h"
 #include "src/system/files.h"
@@ -159,14 +160,23 @@ Json last_record(const std::filesystem::path& run) {
 
 }  // namespace
 
-std::vector<std::string> other_settings(const fs::path& run, const Config& config) {
+std::vector<std::string> different_settings(const Config& here, const Config& there) {
   std::vector<std::string> other;
-  if (!file_exists(run / "config.ini")) return other;
-  const Config there = read_config(run / "config.ini", {});
+  const auto add = [&](std::string_view key, const std::string& a, const std::string& b) {
+    if (a != b) other.push_back(fmt::format("{}: {} here, {} there", key, a, b));
+  };
   for (const ResumePolicy policy : {ResumePolicy::must_match, ResumePolicy::reorders_samples, ResumePolicy::report})
-    for (const KeyDifference& d : differences(config, there, policy))
-      other.push_back(fmt::format("{}: {} here, {} there", d.key, d.here, d.there));
+    for (const KeyDifference& d : differences(here, there, policy)) add(d.key, d.here, d.there);
+  // A resumption ignores these keys.
+  for (const char* key : {"model.init_std", "model.init_residual_scale", "moe.expert_map", "run.init_from",
+                          "run.check_every", "run.memory_check"})
+    add(key, value_of(here, key), value_of(there, key));
   return other;
+}
+
+std::vector<std::string> other_settings(const fs::path& run, const Config& config) {
+  if (!file_exists(run / "config.ini")) return {};
+  return different_settings(config, read_config(run / "config.ini", {}));
 }
 
 void check_folder(const fs::path& run, const Config& config) {
@@ -195,7 +205,10 @@ constexpr std::string_view warning_begin = "warning: ";
 
 bool has_ended(const Training& training) {
   // A killed process leaves its lock file.
-  if (last_step(training.run) < training.steps || file_exists(training.run / lock_name)) return false;
+  if (file_exists(training.run / lock_name)) return false;
+  if (last_step(training.run) < training.steps)
+    return !training.measured && file_exists(training.run / "config.ini") &&
+           inspect_run(training.run).state == RunState::stopped_early;
   if (training.measured) return true;
   const std::vector<Index> saved = steps_in(checkpoints_of(training.run));
   if (!saved.empty()) return saved.front() >= training.steps;

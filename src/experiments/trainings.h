@@ -24,8 +24,10 @@ struct Training {
   bool measured = false;
 };
 
-// Returns the settings that differ between the run in this folder and `config`; empty if there is
-// no run.
+// Returns the settings that change the results or the speed of a new training, and differ between
+// two configurations: "KEY: A here, B there".
+std::vector<std::string> different_settings(const Config& here, const Config& there);
+// Returns the same for `config` and the run in this folder; empty if there is no run.
 std::vector<std::string> other_settings(const std::filesystem::path& run, const Config& config);
 // Throws InputError if the folder holds a run with other settings than `config`. Otherwise that run
 // would be mistaken for this one.

@@ -4,6 +4,8 @@
 #include <chrono>
 
 #include "dist/device_comm.h"
+#include "dist/errors.h"
+#include "dist/node_groups.h"
 #include "dist/runtime.h"
 #include "kernels/dry/dry.h"
 #include "kernels/ops/activation.h"
@@ -317,6 +319,11 @@ Machine measure_machine(Comm& world, Device& device, const std::string& name, do
     throw CollectiveError(2,
                           "--machine measures the links between ranks, too: start doctor under mpirun with at least 2");
   const int here = ranks_sharing(world, ""), ranks = world.size();
+  const Index most = world.max(Index{here}), least = -world.max(-Index{here});
+  if (least != most || !check_nodes(world, here).problem.empty())
+    throw CollectiveError(2,
+                          "--machine needs equally many ranks on each host, and consecutive ranks on the same host: "
+                          "mpirun --map-by slot, or srun --distribution=block:block");
   constexpr Index product_sizes[] = {16, 64, 128, 256, 512, 1024}, grouped_sizes[] = {4, 16, 64, 256},
                   head_widths[] = {16, 32, 64, 128}, link_figures = 4;
   const DType c = device.on_host() ? DType::f32 : DType::bf16;

@@ -35,6 +35,8 @@ expect_ok ranks 2 train config.ini --run.dir=halves --parallel.ep=2 --run.resume
 # Evaluation and generation leave the modules out.
 expect_ok "$switchyard" evaluate whole
 expect_ok ranks 2 evaluate whole
+expect_ok "$switchyard" experts whole --layer 2
+expect_error "the layers with experts are" "$switchyard" experts whole --layer 9
 expect_ok "$switchyard" generate whole --prompt "token" --tokens 4
 # A training can go on without the modules, and refuses to resume without them.
 expect_ok "$switchyard" train config.ini --run.dir=without --run.init_from=whole "${with[@]:1}" --train.steps=1

@@ -91,6 +91,10 @@ expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 1 
 expect_output "tp 1 ep 1 etp 1 [1]"
 expect_output "warning [1] moe.top_k = 1 with moe.renormalize = true"
 grep -q 'moe.top_k = 1 with moe.renormalize' doubtful/config.json || die "no warning in JSON"
+# Settings that need validations, or noise, do not hinder it.
+expect_ok "$switchyard" scale config.ini --ranks 1 --steps 1 --warm-up 0 --repeats 1 --output noisy --train.validate_every=1 \
+  --train.target_loss=1 --train.patience=2 --run.keep_best=1 --moe.choice=noisy --moe.noise=1
+expect_output "1 rank, tp 1 ep 1 etp 1, balanced"
 
 # --weak grows the batch with the ranks, --layouts selects layouts, and --machine adds predictions.
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --weak --layouts tp1,ep2 --own-routing-only --steps 2 --warm-up 0 \

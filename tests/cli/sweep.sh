@@ -76,6 +76,15 @@ grep -q '^- \[1\] moe.top_k = 1' doubtful/config.md || die "no footnote in Markd
 [[ $err == *"no picture of config: "*"lower train.validate_every"* ]] || die "no word of the picture"
 expect_no_file doubtful/config.svg
 
+# Parameters are those of each run's vocabulary. A run that has reached train.target_loss is
+# complete, and is not started again.
+early() { "$switchyard" sweep config.ini --vary model.vocab=300,600 --train.target_loss=100 --output early; }
+expect_ok early
+[[ $err != *lacks* ]] || die "a run that has reached its target counts as incomplete: $err"
+[[ $(grep '"parameters": ' early/config.json | sort -u | wc -l) -eq 2 ]] || die "not two numbers of parameters: $(grep parameters early/config.json)"
+expect_ok early
+[[ $err != *"run 1 of"* ]] || die "something was trained again: $err"
+
 # A failed run is reported, and the others are trained.
 expect_exit 1 "$switchyard" sweep config.ini --vary train.lr=0.001,1e15 --output failing
 expect_output "train.lr=1e15 failed: "
@@ -94,6 +103,15 @@ code=0; wait "$pid" || code=$?
 expect_error "nothing varies" "$switchyard" sweep config.ini --output x
 expect_error "unknown key 'moe.topk': did you mean 'moe.top_k'?" "$switchyard" sweep config.ini --vary moe.topk=1,2 --output x
 expect_error "holds a run of other settings (train.lr:" "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --output out
+expect_error "holds a run of other settings (model.init_std:" \
+  "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --output out --train.lr=0.01 --model.init_std=0.1
+mkdir other
+sed 's/^layers = .*/layers = 1/' config.ini >other/config.ini
+expect_error "two sweeps have the name config" "$switchyard" sweep config.ini other/config.ini --vary model.norm=none --output x
+cp -r data d_a
+mkdir d
+cp -r data d/a
+expect_error "would hold runs of two configurations" "$switchyard" sweep config.ini --vary data.path=d/a,d_a --output x
 expect_error "call it without mpirun" ranks 2 sweep config.ini --vary model.norm=none --output x
 expect_error "no number" "$switchyard" sweep config.ini --vary model.norm=none --seeds 1,b --output x
 [[ ! -e x ]] || die "something was written"
