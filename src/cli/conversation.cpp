@@ -43,7 +43,8 @@ AnswerEnd end_of_answer(const Conversation& c, const Json::Array& messages) {
   std::vector<std::int32_t> ids;
   c.tokenizer.encode(after, ids);
   if (ids.empty()) return end;
-  if (c.tokenizer.decode({ids[0]}).empty())
+  // Decoders may drop a blank at the start of a text, but not a second one.
+  if (c.tokenizer.decode({ids[0], ids[0]}).empty())
     end.token = ids[0];
   else
     end.stops.push_back(after.substr(0, after.find('\n')));
@@ -61,7 +62,12 @@ std::string added_text(const Tokenizer& tokenizer, std::vector<std::int32_t> pro
 
 std::string displayed_text(const std::string& text, const std::vector<std::string>& stops, bool goes_on) {
   const std::size_t stop = find_stop(text, stops);
-  return text.substr(0, stop != text.npos || !goes_on ? stop : before_partial_stop(text, stops));
+  if (stop != text.npos || !goes_on) return text.substr(0, stop);
+  std::string shown = text.substr(0, before_partial_stop(text, stops));
+  // SentencePiece decodes each byte of an unfinished character to U+FFFD. A later byte replaces it.
+  constexpr std::string_view unfinished = "\xEF\xBF\xBD";
+  while (shown.ends_with(unfinished)) shown.resize(shown.size() - unfinished.size());
+  return shown;
 }
 
 ChatTemplate chat_template_of(const Trained& trained, const po::variables_map& arguments) {

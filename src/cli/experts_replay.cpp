@@ -63,7 +63,9 @@ struct Replay {
     Trained copy = source;
     Index longest = 1;
     for (const Domain& d : dataset.domains()) longest = std::max(longest, d.valid_tokens);
-    copy.config.model.seq_len = std::min(copy.config.model.seq_len, longest);
+    // A learned table has the size of the checkpoint's.
+    if (copy.config.model.position != Position::learned)
+      copy.config.model.seq_len = std::min(copy.config.model.seq_len, longest);
     if (change) change(copy);
     return load_model(world, copy, Layout{1}, backend);
   }

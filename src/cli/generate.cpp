@@ -11,6 +11,7 @@
 #include "src/system/files.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
+#include "src/text/strings.h"
 #include "src/train/memory.h"
 
 namespace sy {
@@ -96,7 +97,7 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
       std::istringstream lines(read_file(arguments["prompts"].as<std::string>()));
       for (std::string text; std::getline(lines, text);) {
         if (text.ends_with('\r')) text.pop_back();
-        if (!text.empty()) s.prompts.push_back(text);
+        if (!trimmed(text).empty()) s.prompts.push_back(text);
       }
     });
   for (const char* option : {"temperature", "top-k", "top-p", "min-p", "repetition-penalty"})
@@ -126,6 +127,8 @@ Layout layout_of(const Settings& s, Config config, int ranks) {
   // Any number of sequences can be distributed.
   config.train.micro_batch = asked.tp;
   config.train.global_batch = config.train.micro_batch * (asked.tp_divides() ? asked.dp() : 1);
+  config.train.batch_ramp = {};
+  config.train.validate_every = 0;
   check_config_for_layout(config, asked);
   return asked;
 }

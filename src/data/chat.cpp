@@ -83,13 +83,21 @@ Json::Array messages_of(const Json& conversation) {
   return conversation["messages"].elements();
 }
 
-// Returns the number of leading ids that the text up to `end` has alone.
-std::size_t ids_before(std::string_view text, Index end, const std::vector<std::int32_t>& ids,
+// Returns the number of leading ids of a text that come before byte `cut`.
+// shared: whether a token with bytes on both sides of `cut` counts
+std::size_t ids_before(std::string_view text, Index cut, bool shared, const std::vector<std::int32_t>& ids,
                        const Tokenizer& tokenizer) {
-  if (end == std::ssize(text)) return ids.size();
-  std::vector<std::int32_t> alone;
-  tokenizer.encode(text.substr(0, static_cast<std::size_t>(end)), alone);
-  return static_cast<std::size_t>(std::ranges::mismatch(alone, ids).in2 - ids.begin());
+  if (cut == std::ssize(text)) return ids.size();
+  std::vector<std::int32_t> alone, rest;
+  tokenizer.encode(text.substr(0, static_cast<std::size_t>(cut)), alone);
+  const auto same = static_cast<std::size_t>(std::ranges::mismatch(alone, ids).in1 - alone.begin());
+  if (same == alone.size()) return same;
+  // The end of the cut text has other ids than in the whole text. "\n\n", for instance, may be one
+  // token at the end of a text alone.
+  tokenizer.encode(text.substr(static_cast<std::size_t>(cut)), rest);
+  const auto after = static_cast<std::size_t>(
+      std::mismatch(rest.rbegin(), rest.rend(), ids.rbegin(), ids.rend()).first - rest.rbegin());
+  return after == rest.size() || shared ? std::max(same, ids.size() - after) : same;
 }
 
 }  // namespace
@@ -159,8 +167,8 @@ std::vector<Example> examples_of(const Json& conversation, const ChatTemplate* c
     tokenizer.encode(answers.text, example.ids);
     example.counted.resize(example.ids.size());
     for (const Range& range : answers.ranges) {
-      const std::size_t begin = ids_before(answers.text, range.begin, example.ids, tokenizer);
-      const std::size_t end = ids_before(answers.text, range.end, example.ids, tokenizer);
+      const std::size_t begin = ids_before(answers.text, range.begin, false, example.ids, tokenizer);
+      const std::size_t end = ids_before(answers.text, range.end, true, example.ids, tokenizer);
       for (std::size_t i = begin; i < end; ++i) example.counted[i] = true;
       example.counted_bytes += range.end - range.begin;
     }

@@ -1,5 +1,7 @@
 #include "src/data/masking.h"
 
+#include <algorithm>
+
 #include "src/data/sequence_pairs.h"
 #include "src/params/specs.h"
 
@@ -84,6 +86,8 @@ std::optional<TokenMasking> training_masking(const Config& config, const Dataset
   if (config.train.mask_whole_words) {
     const std::vector<Index>& edges = dataset.tokenizer_numbers("letter_edges", letter_edges_of);
     letter_edges.assign(edges.begin(), edges.end());
+    // A data set may have more ids than its tokenizer.
+    letter_edges.resize(std::max(letter_edges.size(), static_cast<std::size_t>(dataset.vocab())));
   }
   const Index mask_token = with_mask_token(config, dataset).model.mask_token;
   return TokenMasking(config.train, static_cast<std::int32_t>(mask_token), dataset.vocab(), std::move(letter_edges));

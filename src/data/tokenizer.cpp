@@ -51,8 +51,7 @@ class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const fs::path& model) : model_(model) {
     const std::string content = read_file(model);
-    const sp::util::Status status = processor_.LoadFromSerializedProto(content);
-    if (!status.ok() || processor_.GetPieceSize() == 0)
+    if (!loads(content) || processor_.GetPieceSize() == 0)
       bad_input(
           "{} is not a SentencePiece model: name a .model file of spm_train or of --tokenizer "
           "train-spm:VOCAB",
@@ -97,6 +96,18 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  // The library throws for some damaged models, such as one with a piece that begins with a zero
+  // byte.
+  bool loads(const std::string& content) {
+    try {
+      return processor_.LoadFromSerializedProto(content).ok();
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
   // A model whose pieces contradict each other loads, and then fails for some texts.
   void check(const sp::util::Status& status) const {
     if (!status.ok())

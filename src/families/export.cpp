@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 
+#include "dist/machine_groups.h"
 #include "dist/runtime.h"
 #include "src/families/export_tokenizer.h"
 #include "src/families/import.h"
@@ -170,8 +171,14 @@ void for_boxes(const Box& box, F f) {
 void write_tensor(const OutputTensor& out, const ExportedValues& values, const StoredTensor* filler, std::byte* to) {
   const Index bytes = out.type->bytes;
   // Elements that no parameter covers are copied from the imported file, or have one value.
-  if (filler && filler->type == out.type->name && filler->shape == out.tensor->shape) {
-    std::memcpy(to, filler->data, static_cast<std::size_t>(filler->bytes));
+  if (filler && filler->shape == out.tensor->shape) {
+    if (filler->type == out.type->name) {
+      std::memcpy(to, filler->data, static_cast<std::size_t>(filler->bytes));
+    } else {
+      std::vector<float> all(static_cast<std::size_t>(out.tensor->elements()));
+      stored_type(filler->type)->load(filler->data, 1, std::ssize(all), all.data());
+      out.type->store(all.data(), std::ssize(all), to, 1);
+    }
   } else if (out.tensor->constant != 0) {
     const std::vector<float> all(static_cast<std::size_t>(out.tensor->elements()),
                                  static_cast<float>(out.tensor->constant));
@@ -413,7 +420,16 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
     if (files.size() > 1 || files.front().name != single_name) write_file(dir / weight_index_name, index_text(files));
   });
 
-  Index total = 0, done = 0, number = 0;
+  // Only ranks of one host map a file. On a network file system, a host writes whole pages back,
+  // with old bytes of other hosts' tensors.
+  const std::vector<Index> machines = machine_keys(world, "");
+  std::vector<int> writers;
+  for (int rank = 0; rank < world.size(); ++rank)
+    if (machines[static_cast<std::size_t>(rank)] == machines.front()) writers.push_back(rank);
+  const bool writes = std::ranges::find(writers, world.rank()) != writers.end();
+
+  Index total = 0, done = 0;
+  std::size_t number = 0;
   for (const OutputFile& file : files)
     for (const OutputTensor& t : file.tensors) total += t.tensor->elements() * t.type->bytes;
   for (const OutputFile& file : files) {
@@ -423,7 +439,8 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
     std::unique_ptr<MappedOutput> mapped;
     const auto open = [&](bool create) {
       agree_on_errors(world, [&] {
-        if (create == lead) mapped = std::make_unique<MappedOutput>(dir / file.name, header.file_bytes, create);
+        if (writes && create == lead)
+          mapped = std::make_unique<MappedOutput>(dir / file.name, header.file_bytes, create);
       });
     };
     open(true);
@@ -432,13 +449,13 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
       if (lead) std::memcpy(mapped->data(), header.bytes.data(), header.bytes.size());
       for (std::size_t i = 0; i < file.tensors.size(); ++i) {
         const OutputTensor& t = file.tensors[i];
-        if (number++ % world.size() == world.rank())
+        if (writers[number++ % writers.size()] == world.rank())
           write_tensor(t, *values, fillers ? fillers->find(t.tensor->name) : nullptr,
                        mapped->data() + header.begins[i]);
         done += t.tensor->elements() * t.type->bytes;
         progress(done, total);
       }
-      mapped->sync();
+      if (mapped) mapped->sync();
     });
   }
   agree_on_errors(world, [&] {

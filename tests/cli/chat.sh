@@ -81,6 +81,49 @@ expect_ok talk 1 'count 5\n\ncount 6' --json --system s
 long=$(printf 'x%.0s' $(seq 61))
 expect_error "the conversation has 71 tokens, and model.seq_len is 64" talk 1 "$long\n"
 
+# Two line ends are one token at the end of a text, and two tokens before other text. They do not
+# count at the end of a prompt, and count at the end of an answer.
+mkdir lines
+cat >lines/chat_template.jinja <<'JINJA'
+{% for message in messages %}{{ message.role[0] ~ ':\n\n' ~ message.content ~ '\n\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'a:\n\n' }}{% endif %}
+JINJA
+cat >lines/tokenizer.json <<'JSON'
+{"added_tokens": [{"id": 11, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false,
+  "normalized": false, "special": true}],
+ "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+ "decoder": {"type": "ByteLevel"},
+ "model": {"type": "BPE", "merges": ["Ċ Ċ"],
+  "vocab": {"Ċ": 0, "ĊĊ": 1, ":": 2, "u": 3, "a": 4, "h": 5, "i": 6, "y": 7, "e": 8, "s": 9, "n": 10}}}
+JSON
+echo '{"eos_token": "<|endoftext|>"}' >lines/tokenizer_config.json
+echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}' >lines.jsonl
+expect_ok "$switchyard" prepare --chat c=lines.jsonl --template hf:lines --tokenizer hf:lines --valid-fraction 0 --output lines-data --quiet
+ids=$(od -An -v -tu2 lines-data/c.train.bin | tr -s ' \n' ' ')
+[[ $ids == " 3 2 0 0 5 6 0 0 4 2 0 0 7 8 9 0 0 3 2 0 0 5 6 0 0 4 2 0 0 7 8 9 1 11 " ]] || die "other tokens: $ids"
+lengths=$(od -An -v -tu4 -j34 -N16 lines-data/c.train.idx | tr -s ' \n' ' ')
+[[ $lengths == " 12 5 12 5 " ]] || die "other lengths of prompts and answers: $lengths"
+
+# A token of a blank alone is no end of an answer, although some decoders drop it.
+mkdir blanks
+echo '{% for m in messages %}{{ m.content }}#{% endfor %}' >blanks/chat_template.jinja
+{
+  echo '{"added_tokens": [{"id": 0, "content": "<unk>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},'
+  echo '{"id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],'
+  for part in pre_tokenizer decoder; do
+    echo "\"$part\": {\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"always\", \"split\": true},"
+  done
+  printf '"model": {"type": "Unigram", "unk_id": 0, "byte_fallback": false, "vocab": [["<unk>", 0.0], ["</s>", 0.0], ["▁", -2.0], ["#", -3.0]'
+  for letter in a c d e g h m n o s t; do printf ', ["%s", -3.0]' $letter; done
+  echo ']}}'
+} >blanks/tokenizer.json
+echo '{"eos_token": "</s>"}' >blanks/tokenizer_config.json
+for _ in $(seq 40); do echo '{"messages": [{"role": "user", "content": "the dog"}, {"role": "assistant", "content": "sat on the mat"}]}'; done >blanks.jsonl
+expect_ok "$switchyard" prepare --chat c=blanks.jsonl --template hf:blanks --tokenizer hf:blanks --output blanks-data --quiet
+expect_ok "$switchyard" train small.ini --run.dir=blanks-run --data.path=blanks-data --quiet
+ask() { echo "the dog" | "$switchyard" generate blanks-run --chat --temperature 0 --tokens 20; }
+expect_ok ask
+[[ $out == *"sat on the mat" ]] || die "the answer is '$out'"
+
 # Errors.
 expect_error "--system and --template belong to --chat" "$switchyard" generate one --prompt a --system s
 expect_error "--template is for conversations" \

@@ -32,6 +32,10 @@ checkpoint_every = 5
 keep = 5
 END
 expect_ok "$switchyard" train small.ini --run.dir=run
+# A learned table of positions may be longer than the validation texts.
+expect_ok "$switchyard" train small.ini --run.dir=learned --model.position=learned --model.seq_len=2048 --train.steps=1 --train.micro_batch=1 --quiet
+expect_ok "$switchyard" evaluate learned --quiet
+expect_ok "$switchyard" experts learned --replay data --quiet
 loss_at() { # FACTOR; the loss over all domains in f.csv
   awk -F, -v x="$1" 'NR == 1 { for (i = 1; i <= NF; ++i) column[$i] = i }
     $2 == "capacity_loss" && $column["domain"] == "all" && $column["capacity factor"] == x { print $(NF - 4) }' f.csv

@@ -21,7 +21,7 @@ generate() { expect_ok "$switchyard" generate run --backend cpu "$@"; }
 generate --prompt "token 7 is" --tokens 40 --temperature 0
 alone=$out
 [[ $alone == "token 7 is"* && ${#alone} -ge 50 ]] || die "the text is too short"
-printf 'token 7 is\n\nto\ntoken 19 is sent to\r\n' >prompts
+printf 'token 7 is\n\n \t\nto\ntoken 19 is sent to\r\n' >prompts
 generate --prompts prompts --tokens 40 --temperature 0
 batch=$out
 [[ $batch == "--- 1 of 3 ---"$'\n'"$alone"$'\n--- 2 of 3 ---\nto'* ]] || die "a text of the batch is not as it is alone"
@@ -77,4 +77,7 @@ bad "--stop" --prompt x --stop ""
 bad "--batch" --prompt x --batch 0
 bad "nothing-here" --prompts nothing-here
 bad "at least 1" --prompt x --parallel.tp=0
+# The batches of the training do not matter.
+expect_ok "$switchyard" train config.ini --run.dir=ramped --quiet --train.steps=1 --train.batch_ramp=2:8
+expect_ok ranks 3 generate ramped --backend cpu --prompt x --tokens 2 --parallel.tp=1
 expect_error "these layouts work" ranks 2 generate run --backend cpu --prompt x --parallel.tp=3

@@ -103,6 +103,16 @@ generate run
 expect_error "spm was prepared with the tokenizer" "$switchyard" evaluate run --backend cpu
 rm -r spm && mv aside spm
 
+# ---- text that appears while it is generated ----
+# A byte of an unfinished character must not be printed as U+FFFD, which a later byte replaces.
+text_of() { perl -ne 'if (s/.*"text": "(.*?)"[,}].*/$1/s) { s/\\u([0-9a-f]{4})/chr hex $1/ge; s/\\n/\n/g; s/\\t/\t/g; s/\\r/\r/g; s/\\b/\b/g; s/\\f/\f/g; s/\\(.)/$1/g; print }' | tr -d '\000'; }
+for seed in 1 2 3; do
+  expect_ok "$switchyard" generate run --backend cpu --prompt "token 7" --tokens 200 --temperature 50 --seed $seed --json
+  expected="token 7$(text_of <.out)"
+  expect_ok "$switchyard" generate run --backend cpu --prompt "token 7" --tokens 200 --temperature 50 --seed $seed
+  [[ $(tr -d '[:cntrl:]' <<<"$out") == "$(tr -d '[:cntrl:]' <<<"$expected")" ]] || die "another text while it is generated: $out"
+done
+
 # ---- exports and imports ----
 expect_ok "$switchyard" export run-th th-model --quiet
 [[ $err == "" ]] || die "an exported tokenizer causes a message"
