@@ -16,25 +16,26 @@ std::vector<std::filesystem::path> control_groups(const std::string& controller,
 
 // Returns the smallest CPU quota of the cgroups, in CPUs, such as 1.5; 0 means unlimited.
 double cpu_time(const std::filesystem::path& root);
-// Rounds a quota up to whole CPUs, each of which one thread can use. Pure function.
+// Returns the quota rounded up to whole CPUs, from 1 to 1e6, each of which one thread can use.
+// Returns 0 for 0, which means unlimited. Pure function.
 int cpu_quota(double cpu_time);
 
-// Returns the number in a file of a cgroup, such as memory.max or memory.current; -1 without a file
-// or a number, as in "max". A number beyond any machine also means unlimited: version 1 of cgroups
-// writes such numbers.
+// Returns the number in a file of a cgroup, such as memory.max (bytes). Returns -1 if there is no
+// file or no number, as in "max". Also returns -1 for 2^60 or more, which version 1 of cgroups
+// writes if there is no limit.
 Index limit_in(const std::filesystem::path& file);
 // Returns the lower of two limits; -1 means unlimited.
 Index lower_limit(Index a, Index b);
 
 // A memory limit of a cgroup, in bytes.
 //
-// - free: bytes of the limit that are unused or only cache files
+// - free: bytes of the limit that are unused, or used by the inactive page cache
 // - group: folder of the cgroup
 struct MemoryLimit {
   Index bytes = -1, free = -1;
   std::filesystem::path group = {};
 };
-// Returns the limits of the cgroups of this process that have one, of innermost groups first.
+// Returns the memory limits of this process's cgroups, the innermost cgroup of a hierarchy first.
 std::vector<MemoryLimit> memory_limits(const std::filesystem::path& root);
 // Returns the bytes of memory of this host, free or not.
 Index physical_memory();

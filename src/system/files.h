@@ -24,7 +24,8 @@ inline void write_point(std::string_view operation, const std::filesystem::path&
 }
 
 // Throws the error of a failed write to a path that the user has named. error: an errno value.
-// Failure if the machine is at fault, as for a full disk; InputError if the path is.
+// Throws Failure if the machine is at fault, as for a full disk, and InputError if the path is at
+// fault, as for a missing permission.
 [[noreturn]] void throw_write_error(int error, const std::string& message);
 
 // follow: a link counts as the file that it names, and a broken link as no file.

@@ -7,8 +7,8 @@
 
 namespace sy {
 
-// Returns the model of the processor, as of /proc/cpuinfo; the architecture, such as "aarch64", if
-// that does not tell it.
+// Returns the processor model from /proc/cpuinfo. If the file has none, returns the architecture,
+// such as "aarch64".
 std::string processor_name();
 
 // Memory of this host, and the part of it that control groups (cgroups) allow.
@@ -23,7 +23,8 @@ struct HostMemory {
 };
 HostMemory host_memory();
 
-// Returns the number of this process's job in its batch system; empty if there is none.
+// Returns the id of this process's batch job: the first that is set of SLURM_JOB_ID, PBS_JOBID,
+// LSB_JOBID and JOB_ID. Empty if none is set, as in a job of Flux or PJM.
 std::string job_id();
 
 }  // namespace sy

@@ -57,7 +57,7 @@ for target in "${targets[@]}"; do
   mkdir -p "$work/corpus/$target"
   # Short inputs are fast. The files of the corpus are read whole.
   largest=$(find "$root/tests/fuzz/corpus/$target" -type f -printf '%s\n' | sort -n | tail -n 1)
-  max_len=$((largest > 4096 ? largest : 4096))
+  max_len=$((largest > 1024 ? largest : 1024))
   log=$work/findings/$target.log
   code=0 found=0
   {
