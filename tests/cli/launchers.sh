@@ -120,6 +120,7 @@ cat >bin/srun <<'SH'
 #!/bin/sh
 echo "srun $*"
 echo "threads $OMP_NUM_THREADS of $SRUN_CPUS_PER_TASK"
+[ -z "$CANCEL" ] || { trap '' TERM; kill -TERM $PPID; sleep 1; }
 exit "$CODE"
 SH
 cat >bin/squeue <<'SH'
@@ -160,6 +161,9 @@ expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=20
 [[ $out != *scontrol* && $err == *SWITCHYARD_REQUEUES* ]] || die "queued again: $out $err"
 expect_exit 3 batch CODE=3 SLURM_RESTART_COUNT=20 SWITCHYARD_REQUEUES=21
 expect_output "scontrol requeue 7"
+# A job that is cancelled, so that the script gets a signal, is not queued again.
+expect_exit 3 batch CODE=3 CANCEL=1
+[[ $out != *scontrol* ]] || die "a cancelled job is queued again: $out"
 # A failed one starts again in the job, but not twice in the same way.
 expect_exit 1 batch CODE=1
 [[ $out != *scontrol* ]] || die "a failed run is queued again"
