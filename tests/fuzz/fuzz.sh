@@ -55,13 +55,15 @@ for target in "${targets[@]}"; do
   printf '%s (%d of %d), up to %d s; all end within %d min %02d s\n' "$target" $number ${#targets[@]} "$seconds" \
     $((left / 60)) $((left % 60))
   mkdir -p "$work/corpus/$target"
-  # Short inputs are fast. The files of the corpus are read whole.
+  # Short inputs are fast, and libFuzzer changes fast ones more often. The files of the corpus are
+  # read whole.
   largest=$(find "$root/tests/fuzz/corpus/$target" -type f -printf '%s\n' | sort -n | tail -n 1)
-  max_len=$((largest > 1024 ? largest : 1024))
+  max_len=$((largest > 512 ? largest : 512))
   log=$work/findings/$target.log
   code=0 found=0
   {
     time "$program" "$target" "${bounds[@]}" "${limit[@]}" -max_total_time="$seconds" -max_len=$max_len \
+      -entropic_scale_per_exec_time=1 \
       -print_final_stats=1 -artifact_prefix="$work/findings/$target-" "$work/corpus/$target" \
       "$root/tests/fuzz/corpus/$target" >"$log" 2>&1
   } 2>"$TMPDIR/time" || code=$?
