@@ -58,6 +58,11 @@ step_reached() {
 # Prints text that changes when a step is added to RUN/metrics.jsonl.
 metrics_state() { stat -c '%s %.9Y' "$run/metrics.jsonl" 2>/dev/null || true; }
 
+# Prints HOURS without SECONDS, in hours, as a value of run.max_hours: at least 0.001.
+hours_left() {  # HOURS SECONDS
+  LC_ALL=C awk -v hours="$1" -v seconds="$2" 'BEGIN { rest = hours - seconds / 3600; printf "%.3f", (rest > 0.001 ? rest : 0.001) }'
+}
+
 # Prints the number of starts of the run, and the step from which the latest start resumed.
 starts() {
   { sed -nE 's/^\{"first_step": *([0-9]+).*/\1/p' "$run/provenance.jsonl" 2>/dev/null || true; } | awk 'END { print NR, $1 - 1 }'

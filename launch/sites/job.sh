@@ -45,7 +45,7 @@ start_job() {  # ARGUMENTS...
 start_training() {  # [SETTING...]
   local limit=()
   [[ -z $hours ]] ||
-    limit=("--run.max_hours=$(LC_ALL=C awk -v hours="$hours" -v seconds="$SECONDS" 'BEGIN { rest = hours - seconds / 3600; printf "%.3f", (rest > 0.001 ? rest : 0.001) }')")
+    limit=("--run.max_hours=$(hours_left "$hours" "$SECONDS")")
   exec "${launcher[@]}" "$program" train "${limit[@]}" "${arguments[@]}" --run.resume=true "$@"
 }
 

@@ -221,12 +221,7 @@ int evaluate_command(CommandLine& line) {
     find_tokenizer_numbers(config, opened, evaluation.max_windows);
     return opened;
   });
-  // Tables cover only the positions that are computed, whatever the configuration says. A learned
-  // table has the size of the checkpoint's.
-  Index longest = 0;
-  for (const Domain& domain : dataset.domains()) longest = std::max(longest, domain.valid_tokens);
-  if (config.stacks.empty() && config.model.position != Position::learned)
-    config.model.seq_len = std::min(config.model.seq_len, longest);
+  fit_positions(config, dataset);
   evaluation.dropless = !arguments.count("capacity");
   evaluation.hide_each = arguments.count("pseudo-perplexity") > 0;
   const Scoring scoring = evaluation.hide_each                          ? Scoring::each_token

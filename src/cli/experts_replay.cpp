@@ -61,11 +61,7 @@ struct Replay {
   // change: modifies the checkpoint's configuration and state before the model is made.
   std::unique_ptr<Engine> load(const Trained& source, const std::function<void(Trained&)>& change = {}) const {
     Trained copy = source;
-    Index longest = 1;
-    for (const Domain& d : dataset.domains()) longest = std::max(longest, d.valid_tokens);
-    // A learned table has the size of the checkpoint's.
-    if (copy.config.model.position != Position::learned)
-      copy.config.model.seq_len = std::min(copy.config.model.seq_len, longest);
+    fit_positions(copy.config, dataset);
     if (change) change(copy);
     return load_model(world, copy, Layout{1}, backend);
   }

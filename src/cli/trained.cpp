@@ -1,5 +1,7 @@
 #include "src/cli/trained.h"
 
+#include <algorithm>
+
 #include "dist/node_groups.h"
 #include "src/config/layout.h"
 #include "src/data/masking.h"
@@ -90,6 +92,13 @@ Dataset open_validation(const Trained& trained, const fs::path& dir, const po::v
   if (dataset.valid_tokens() == 0)
     bad_input("{} has no validation text: prepare it with a --valid-fraction above 0", dir.string());
   return dataset;
+}
+
+void fit_positions(Config& config, const Dataset& dataset) {
+  if (!config.stacks.empty() || config.model.position == Position::learned) return;
+  Index longest = 0;
+  for (const Domain& domain : dataset.domains()) longest = std::max(longest, domain.valid_tokens);
+  config.model.seq_len = std::min(config.model.seq_len, longest);
 }
 
 std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variables_map& arguments, bool lead) {

@@ -50,6 +50,10 @@ constexpr const char* force_data_advice = "give --force-data";
 Dataset open_validation(const Trained& trained, const std::filesystem::path& dir, const po::variables_map& arguments,
                         bool lead, bool trained_on);
 
+// Lowers model.seq_len to the longest validation text. Tables cover only the positions that are
+// computed, except those of an encoder-decoder, and a learned one, which has the checkpoint's size.
+void fit_positions(Config& config, const Dataset& dataset);
+
 // Opens the tokenizer of --data, if it is present. Otherwise that of the run folder, otherwise that
 // of the data set of the training.
 // Throws InputError if it is not the model's, under the conditions of open_validation().

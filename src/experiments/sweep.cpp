@@ -104,10 +104,11 @@ void check_distinct(const std::vector<SweepResult>& sweeps, const std::vector<Tr
     if (!names.insert(sweep.name).second)
       bad_input("two sweeps have the name {}: sweep them one by one, each with its own --output, or rename a file",
                 sweep.name);
-  std::map<fs::path, std::string> configurations;  // by folder of the run
+  const auto ini_of = [](const Training& t) { return to_ini(read_config(t.config, t.settings)); };
+  std::map<fs::path, const Training*> first;  // of each folder
   for (const Training& t : trainings) {
-    const std::string ini = to_ini(read_config(t.config, t.settings));
-    if (configurations.emplace(t.run, ini).first->second != ini)
+    const auto [there, is_new] = first.emplace(t.run, &t);
+    if (!is_new && ini_of(*there->second) != ini_of(t))
       bad_input(
           "{} would hold runs of two configurations: give values whose names differ by more than '/', ' ' and '_'",
           t.run.string());

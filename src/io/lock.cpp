@@ -47,14 +47,16 @@ bool has_ended(const std::string& holder) {
   return process == getpid() || (kill(process, 0) != 0 && errno == ESRCH);
 }
 
-// Returns the first bytes of a file. A lock file is shorter.
+// Returns the first bytes of a file. A lock file is shorter. Sets errno to 0, or to the error if it
+// returns nothing because of one.
 std::string all_content(int file) {
   char text[1024];
+  errno = 0;
   const ssize_t size = pread(file, text, sizeof text, 0);
   return {text, static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
 }
 
-// Returns the first line of a file.
+// Returns the first line of a file. Sets errno as all_content().
 std::string content(int file) {
   const std::string all = all_content(file);
   return all.substr(0, all.find('\n'));
@@ -200,16 +202,12 @@ bool FolderLock::held() const {
   // Opened again, so that a network file system asks its server.
   const int now = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   int error = now >= 0 || errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : errno;
-  bool mine = now >= 0 && is_same_file(file_, path_);
-  if (now >= 0 && !mine) error = errno;
-  if (mine) {
-    char text[1024];
-    const ssize_t size = pread(now, text, sizeof text, 0);
-    if (size < 0) error = errno;
-    const std::string_view all(text, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
-    mine = all.substr(0, all.find('\n')) == text_;
+  bool mine = false;
+  if (now >= 0) {
+    mine = is_same_file(file_, path_) && content(now) == text_;
+    error = mine ? 0 : errno;
+    close(now);
   }
-  if (now >= 0) close(now);
   if (error != 0) fail("cannot look up {}: {}", path_.string(), std::strerror(error));
   return mine;
 }

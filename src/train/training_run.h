@@ -74,7 +74,7 @@ class TrainingRun {
   // Repeats one step with a trace. Returns the exit code. Collective.
   int replay();
   // Loads the newest checkpoint before a step, or sets the initial weights as a new run does.
-  // Returns the checkpoint's step; -1 if there is none. Collective.
+  // Returns the checkpoint's folder; empty if there is none. Collective.
   std::filesystem::path load_before(Index step);
   // Writes RUN/replay/step-N/step.json, and prints a summary. On the first rank.
   // start: the origin of the weights. error: of the step; empty if it did not diverge.

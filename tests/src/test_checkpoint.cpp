@@ -121,7 +121,7 @@ TEST(Checkpoint, NamesTheShardsThatItLoads) {
       }
 }
 
-// A rank that has the head of a checkpoint opens neither its manifest nor its index.
+// A rank that has the metadata of a checkpoint opens neither its manifest nor its index.
 TEST(Checkpoint, IsReadByItsMetadata) {
   const Folder run;
   const fs::path dir = write_as(run.path(), {4, 2, 2, 1}, 200);
