@@ -12,7 +12,8 @@ folder=${1:?usage: launch/corpus.sh FOLDER}
 cap=1500000  # bytes per domain
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
-work=$(mktemp -d)
+# A finished domain is renamed, so the work is on the same file system.
+work=$(mktemp -d -p "$folder" .unfinished.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 
 # Copies files of a folder, up to `cap` bytes in all. Their order is mixed, but the same every time.

@@ -128,7 +128,7 @@ rank_processes() {
 }
 # Ends mpirun and the ranks. Hydra only forwards SIGTERM. It kills the ranks at the second SIGINT.
 end_mpirun() {
-  kill -TERM "$mpirun"
+  kill -TERM "$mpirun" 2>/dev/null || true  # it may have ended
   [[ -n $hydra ]] || return 0
   for _ in 1 2; do
     sleep 0.5
@@ -153,7 +153,7 @@ ask() {
     # shellcheck disable=SC2046 # numbers
     kill -USR1 $(rank_processes) 2>/dev/null || true
   else
-    kill -USR1 "$mpirun"
+    kill -USR1 "$mpirun" 2>/dev/null || true
   fi
 }
 asked=

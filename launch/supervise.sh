@@ -43,7 +43,7 @@ fi
 program=$1 training=("${@:2}" --run.resume=true)
 run=$(config_value run.dir "$program" "${@:3}")
 if [[ -z $run ]]; then
-  "$program" config "${@:3}" >/dev/null || exit 2  # prints the error
+  "$program" config "${@:3}" --run.resume=true >/dev/null || exit 2  # prints the error
   echo "launch/supervise.sh: run.dir is not set: give a folder for this run" >&2
   exit 2
 fi
@@ -56,8 +56,12 @@ mkdir -p "$run"
 exec {lock}>>"$run/supervisor.lock"
 flock -n "$lock" || { echo "launch/supervise.sh: another supervisor runs $run: wait for it" >&2; exit 2; }
 base=${TMPDIR:-/tmp}/switchyard-$UID-$(readlink -f "$run" | cksum | cut -d' ' -f1)
-[[ -e $base ]] || mkdir -m 700 "$base"
-[[ -O $base && ! -L $base ]] || { echo "launch/supervise.sh: $base is not yours: remove it, or set TMPDIR" >&2; exit 2; }
+# The system may delete a folder in /tmp that nothing uses for days.
+make_base() {
+  [[ -e $base ]] || mkdir -m 700 "$base"
+  [[ -O $base && ! -L $base ]] || { echo "launch/supervise.sh: $base is not yours: remove it, or set TMPDIR" >&2; exit 2; }
+}
+make_base
 export OMPI_MCA_orte_tmpdir_base=$base
 
 # ---- hosts ----
@@ -84,6 +88,7 @@ on_host() {  # HOST COMMAND...
 # Prints those of the hosts that answer.
 answering() {  # HOST...
   local host
+  make_base
   for host in "$@"; do on_host "$host" true >/dev/null 2>&1 </dev/null && echo "$host" & done | sort >"$base/answers"
   for host in "$@"; do ! grep -qxF -- "$host" "$base/answers" || echo "$host"; done
 }
@@ -109,6 +114,7 @@ has_layout() {  # HOST RANKS
 before_attempt() {
   local first_reason='' answers missing_since=$SECONDS
   current=("${ranks:-}") missing=()
+  make_base
   [[ -n $hostfile ]] || return 0
   while [[ -z $request ]]; do
     mapfile -t answers < <(answering "${hosts[@]}")
@@ -178,6 +184,6 @@ collect "${hosts[@]}"
 code=0
 supervise "$run" start_ranks || code=$?
 rm -f "$base"/{hosts,answers,back}
-rmdir --ignore-fail-on-non-empty "$base"
+rmdir "$base" 2>/dev/null || true  # not empty, or deleted
 [[ $code -ne 3 ]] || code=0
 exit "$code"

@@ -7,12 +7,12 @@
 #                              (1 5 15 60 300 600 1200)
 # docs/guide/clusters.md has the rules as a table.
 
-# Prints the value of a key of CONFIG and its settings, as `switchyard config` knows it. Prints
-# nothing if the configuration is invalid.
+# Prints the value of a key of CONFIG and its settings, as `switchyard config` knows it, in a run
+# that resumes. Prints nothing if the configuration is invalid.
 config_value() {  # KEY PROGRAM CONFIG [--section.key=value ...]
   local key=$1 program=$2 argument settings=()
   for argument in "${@:4}"; do [[ $argument != --*.*=* ]] || settings+=("$argument"); done
-  { "$program" config "$3" "${settings[@]}" --json 2>/dev/null || true; } |
+  { "$program" config "$3" "${settings[@]}" --run.resume=true --json 2>/dev/null || true; } |
     sed -n "/^  \"$key\": {/{n;s/^ *\"value\": \"\{0,1\}\(.*[^\",]\)\"\{0,1\},\{0,1\}\$/\1/p}"
 }
 
@@ -66,6 +66,19 @@ hours_left() {  # HOURS SECONDS
 # Prints the number of starts of the run, and the step from which the latest start resumed.
 starts() {
   { sed -nE 's/^\{"first_step": *([0-9]+).*/\1/p' "$run/provenance.jsonl" 2>/dev/null || true; } | awk 'END { print NR, $1 - 1 }'
+}
+
+# Prints the number of this batch job, as the program records it in RUN/provenance.jsonl. Prints
+# nothing outside of a job.
+batch_job() { echo "${SLURM_JOB_ID:-${PBS_JOBID:-${LSB_JOBID:-${JOB_ID:-}}}}"; }
+
+# Returns whether the batch system runs this job again, after it has trained RUN.
+job_runs_again() {
+  local job
+  job=$(batch_job)
+  [[ -n $job && -n $run ]] || return 1
+  [[ -z ${SLURM_JOB_ID:-} || ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || return 1  # Slurm counts
+  grep -qsF "\"job\":\"$job\"" <(tr -d ' ' <"$run/provenance.jsonl" 2>/dev/null)
 }
 
 # Prints why the latest start has stopped with a checkpoint: "run.max_hours = H" or "SIGTERM to a
@@ -168,6 +181,10 @@ supervise() {  # RUN COMMAND...
     return 2
   fi
   run=$1
+  if job_runs_again; then
+    say "job $(batch_job) has trained $run before: it goes on from the newest checkpoint, whatever run.resume_step says"
+    newest=(--run.resume_step=-1)
+  fi
   trap 'pass_on SIGTERM TERM' TERM
   trap 'pass_on SIGINT TERM' INT
   trap 'pass_on SIGHUP TERM' HUP

@@ -103,6 +103,27 @@ code=0
 wait "$early" || code=$?
 [[ $code -eq 3 ]] || die "exit code $code after an early request to stop"
 
+# A request after the end of mpirun does not change the exit code. A process that the job has left
+# behind holds its standard error.
+cat >leaving_launcher <<'SH'
+#!/bin/sh
+[ "$1" != --version ] || exit 0
+sleep 1.5 &
+touch left
+SH
+chmod +x leaving_launcher
+for signal in TERM USR1; do
+  rm -f left
+  SWITCHYARD_MPIEXEC=$work/leaving_launcher "$mpirun" 1 true &
+  ended=$!
+  for _ in $(seq 100); do [[ ! -e left ]] || break; sleep 0.1; done
+  sleep 0.3
+  kill -$signal "$ended"
+  code=0
+  wait "$ended" || code=$?
+  [[ $code -eq 0 ]] || die "exit code $code after a late $signal"
+done
+
 # On a terminal, mpirun.sh lets the program rewrite the line of the latest step, as mpirun does.
 if command -v script >/dev/null; then
   make_data 60
@@ -184,6 +205,14 @@ expect_ok batch
 expect_ok batch SLURM_RESTART_COUNT=1 SLURM_JOB_ID=70
 [[ $out != *resume_step* ]] || die "a start before the first one goes back to another step: $out"
 rm -r x
+# So does each start after a first one from run.resume_step, although run.resume is not set.
+mkdir x-0
+echo '{"first_step":1,"job":"7"}' >x-0/provenance.jsonl
+echo --run.resume_step=3 >layouts
+expect_ok batch SLURM_RESTART_COUNT=1 SWITCHYARD_SETTINGS=layouts SLURM_ARRAY_TASK_ID=0
+expect_output "--run.resume_step=3 --run.dir=x-0 --run.resume_step=-1 --run.resume=true"
+[[ $err == *"job 7 has trained x-0 before: it goes on from the newest checkpoint"* ]] || die "no word of it: $err"
+rm -r x-0
 
 # A task of a job array has the settings of its line, whose newline may be missing. A task without a
 # line is an error.

@@ -64,6 +64,17 @@ for name in "${!expected[@]}"; do
   [[ $(wc -l <<<"$err") -eq 2 && $err == *"failed twice in the same way: no message"* ]] || die "no second attempt: $err"
 done
 
+# A job that the batch system runs again goes on from its newest checkpoint.
+make_data 60
+small_config </dev/null
+mkdir again
+echo '{"first_step":1,"job":"77"}' >again/provenance.jsonl
+expect_ok job pbs PBS_JOBID=77 -- config.ini --run.dir=again --run.resume_step=3
+expect_output "config.ini --run.dir=again --run.resume_step=3 --run.resume=true --run.resume_step=-1"
+expect_ok job pbs PBS_JOBID=78 -- config.ini --run.dir=again --run.resume_step=3
+[[ $out != *=-1* ]] || die "another job does not go back: $out"
+rm config.ini
+
 # The variables replace the values of the script, also those of a profile.
 expect_ok job pbs SWITCHYARD_RANKS_PER_NODE=2 SWITCHYARD_CPUS_PER_RANK=32 SWITCHYARD_HOURS=0.5 -- config.ini
 expect_output "mpiexec -n 4 -ppn 2 --depth 32 --cpu-bind depth $switchyard train --run.max_hours=0.500 config.ini"

@@ -196,6 +196,21 @@ printf '%s slots=2\n' lost other >hostfile
 export OMPI_MCA_plm_rsh_agent=$work/agent SWITCHYARD_MPIEXEC=$work/launcher TMPDIR=$work
 expect_ok "$root/launch/supervise.sh" --hostfile hostfile --host-wait 0 ./on_device train config.ini --run.dir=hosts
 expect_message "lost does not answer: going on with 2 ranks"
+# Between two attempts, the system may delete the folder of the launcher's files.
+cat >cleaner <<SH
+#!/bin/sh
+[ "\$1" != --version ] || exit 0
+echo "\$*" >>"$work/launched"
+rm -r "$work"/switchyard-*
+[ "\$(wc -l <"$work/launched")" -ge 2 ]
+SH
+chmod +x cleaner
+rm launched
+SWITCHYARD_MPIEXEC=$work/cleaner expect_ok "$root/launch/supervise.sh" --hostfile hostfile --host-wait 0 ./on_device train config.ini \
+  --run.dir=hosts --run.resume_step=3
+[[ $(wc -l <launched) -eq 2 ]] || die "other attempts: $(cat launched)"
+rm launched
+expect_ok "$root/launch/supervise.sh" --hostfile hostfile --host-wait 0 ./on_device train config.ini --run.dir=hosts
 [[ $(cat launched) == *" -np 2 ./on_device train config.ini --run.dir=hosts --run.resume=true" ]] || die "other ranks: $(cat launched)"
 # A request to stop that comes while hosts are asked ends the supervisor without a start.
 sed -i '2i case "$2" in true*) touch asked; sleep 3 ;; esac' agent
