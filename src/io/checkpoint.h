@@ -118,8 +118,8 @@ CheckpointFolder resume_checkpoint(Comm& world, const std::filesystem::path& run
 CheckpointFolder usable_checkpoint_before(Comm& world, const std::filesystem::path& run_dir, Index end,
                                           std::vector<std::string>* warnings, const NeededShards& needed = {});
 // Return the step of the newest checkpoint before `step`, and of the oldest one; -1 if there is
-// none. checkpoints: RUN/checkpoints. A folder without manifest.json does not count; nothing else
-// is verified.
+// none. checkpoints: RUN/checkpoints. A folder without manifest.json does not count, nor one that
+// cannot be looked up; nothing else is verified.
 Index newest_before(const std::filesystem::path& checkpoints, Index step);
 Index oldest_checkpoint(const std::filesystem::path& checkpoints);
 // Renames the checkpoints of a run after `step` to step-N.abandoned, because the run went back to

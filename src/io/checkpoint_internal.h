@@ -184,8 +184,8 @@ std::optional<Index> abandoned_step(const std::string& name);
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& checkpoints, Index step,
                                            const Retention& retention);
 // Deletes the unfinished folders of an interrupted save or prune, such as step-N.tmp.
-// If a folder holds other files too, they stay in it. Returns one warning for each such folder.
-// Throws Failure if a file cannot be deleted.
+// If a folder holds other files too, they stay in it. Returns one warning for each such folder, and
+// for each that cannot be deleted. Throws InputError if `checkpoints` cannot be read.
 std::vector<std::string> remove_leftovers(const std::filesystem::path& checkpoints);
 // Returns step-N.tmp for number 1, step-N.tmp-2 for number 2, and so on.
 std::filesystem::path unfinished_path(const std::filesystem::path& checkpoints, Index step, Index number);

@@ -63,12 +63,22 @@ bool has_manifest(const fs::path& dir) {
   return is_folder(dir, Links::keep) && is_file(dir / manifest_name, Links::keep);
 }
 
+// Returns true if a folder counts as a checkpoint. A folder that cannot be looked up does not, and
+// is not deleted either.
+bool is_checkpoint(const fs::path& dir) {
+  try {
+    return has_manifest(dir);
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
 // Returns the reason not to delete an old checkpoint, empty if there is none.
 std::string reason_to_stay(const fs::path& dir) {
-  if (!has_manifest(dir))
-    return fmt::format("{} stays, since it has no {} and Switchyard did not write it: move it elsewhere", dir.string(),
-                       manifest_name);
   try {
+    if (!has_manifest(dir))
+      return fmt::format("{} stays, since it has no {} and Switchyard did not write it: move it elsewhere",
+                         dir.string(), manifest_name);
     const Manifest manifest = read_manifest(dir);
     std::set<std::string> foreign_files = names_in(dir);
     for (const Manifest::File& file : manifest.files) foreign_files.erase(file.name);
@@ -98,23 +108,28 @@ Index free_number(const fs::path& checkpoints, Index step) {
 
 std::vector<std::string> remove_leftovers(const fs::path& checkpoints) {
   std::vector<std::string> warnings;
-  for (const std::string& name : names_in(checkpoints))
-    if (is_leftover(name))
-      if (std::string warning = remove_checkpoint(checkpoints / name); !warning.empty())
-        warnings.push_back(std::move(warning));
+  for (const std::string& name : names_in(checkpoints)) {
+    if (!is_leftover(name)) continue;
+    const fs::path dir = checkpoints / name;
+    try {
+      if (std::string warning = remove_checkpoint(dir); !warning.empty()) warnings.push_back(std::move(warning));
+    } catch (const Error& e) {
+      warnings.push_back(fmt::format("{} stays: {}", dir.string(), e.what()));
+    }
+  }
   return warnings;
 }
 
 Index newest_before(const fs::path& checkpoints, Index step) {
   for (const Index candidate : steps_in(checkpoints))
-    if (candidate < step && has_manifest(checkpoints / step_name(candidate))) return candidate;
+    if (candidate < step && is_checkpoint(checkpoints / step_name(candidate))) return candidate;
   return -1;
 }
 
 Index oldest_checkpoint(const fs::path& checkpoints) {
   const std::vector<Index> steps = steps_in(checkpoints);
   const auto oldest = std::find_if(steps.rbegin(), steps.rend(),
-                                   [&](Index step) { return has_manifest(checkpoints / step_name(step)); });
+                                   [&](Index step) { return is_checkpoint(checkpoints / step_name(step)); });
   return oldest == steps.rend() ? -1 : *oldest;
 }
 
@@ -132,7 +147,7 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
   for (const Index candidate : steps_in(checkpoints)) {
     if (candidate >= step) continue;
     const std::string name = step_name(candidate);
-    if (retained < keep && has_manifest(checkpoints / name)) {
+    if (retained < keep && is_checkpoint(checkpoints / name)) {
       ++retained;
       oldest = candidate;
     } else if (!is_pinned(candidate)) {
@@ -161,8 +176,12 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
       problems.push_back(std::move(why));
       continue;
     }
-    const fs::path to = unfinished_path(checkpoints, candidate, free_number(checkpoints, candidate));
-    if (attempt(dir, [&] { rename_folder(dir, to); })) renamed.push_back(to);
+    fs::path to;
+    const auto rename = [&] {
+      to = unfinished_path(checkpoints, candidate, free_number(checkpoints, candidate));
+      rename_folder(dir, to);
+    };
+    if (attempt(dir, rename)) renamed.push_back(to);
   }
   // Sync the new names before deleting files. A crash then leaves no half-deleted checkpoint under
   // its old name.

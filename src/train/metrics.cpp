@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "dist/runtime.h"
 #include "kernels/environment.h"
@@ -128,6 +129,10 @@ void MetricsFile::sync() {
   write_point("sync", path_);
   if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0)
     fail("cannot write {} to the disk: {}", path_.string(), std::strerror(errno));
+}
+
+Index last_metrics_step(const std::filesystem::path& run_dir) {
+  return scan_metrics(run_dir / "metrics.jsonl", std::numeric_limits<Index>::max()).last;
 }
 
 std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last) {

@@ -103,6 +103,9 @@ class MetricsFile {
   std::optional<SinkSet> sinks_;
 };
 
+// Returns the step of the last complete line in RUN/metrics.jsonl; 0 if there is none.
+Index last_metrics_step(const std::filesystem::path& run_dir);
+
 // Returns a warning that names the steps up to `last` without a line in RUN/metrics.jsonl. Empty if
 // all steps have one.
 std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last);

@@ -44,6 +44,19 @@ std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> past_blends(co
   return blends;
 }
 
+// Throws InputError if a run without a checkpoint must have had one: its checkpoints are elsewhere,
+// and a training from the first step would overwrite its metrics.
+void check_nothing_was_saved(const fs::path& run) {
+  if (!file_exists(run / "config.ini")) return;
+  // The second checkpoint begins after the first one is complete.
+  const Index every = read_config(run / "config.ini", {}).run.checkpoint_every, reached = last_metrics_step(run);
+  if (every == 0 || reached <= 2 * every) return;
+  bad_input(
+      "{} has trained {} steps, with a checkpoint every {}, but {} holds none: restore that folder, or choose another "
+      "run.dir; to begin anew in this one, remove its metrics.jsonl",
+      run.string(), reached, counted(every, "step"), checkpoints_of(run).string());
+}
+
 }  // namespace
 
 void TrainingRun::lock_folder() {
@@ -53,6 +66,9 @@ void TrainingRun::lock_folder() {
                                               dir_.string(), ec.message()));
   lock_.emplace(dir_, lock_timeout, "run.dir", "choose another run.dir");
   const fs::path checkpoints = dir_ / "checkpoints";
+  if (file_type(checkpoints, Links::keep) != fs::file_type::not_found && !is_folder(checkpoints))
+    bad_input("{} is no folder, or a link to a folder that is missing: restore the folder, or choose another run.dir",
+              checkpoints.string());
   if (file_exists(checkpoints) && access(checkpoints.c_str(), R_OK | W_OK | X_OK) != 0)
     bad_input("{} cannot be written ({}): check its permissions, or choose another run.dir", checkpoints.string(),
               std::strerror(errno));
@@ -82,7 +98,10 @@ bool TrainingRun::prepare_folder() {
   const fs::path& from = checkpoint.path();
   print(warnings);
   agree_on_errors(world_, [&] {
-    if (resumed) check_same_model(checkpoint);
+    if (resumed)
+      check_same_model(checkpoint);
+    else if (is_first_rank())
+      check_nothing_was_saved(dir_);
     if (from.empty() && config_.train.lora_rank > 0)
       bad_input("train.lora_rank = {} trains adapters of a model that exists: set run.init_from to its run",
                 config_.train.lora_rank);

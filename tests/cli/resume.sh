@@ -55,6 +55,20 @@ mkdir -p fresh/checkpoints
 touch fresh/checkpoints/.DS_Store
 expect_ok "$switchyard" train config.ini --train.steps=1 --run.dir=fresh --run.resume=true
 
+# If the checkpoints are away, a run does not begin anew over its metrics.
+mv run/checkpoints away
+metrics=$(cksum <run/metrics.jsonl)
+expect_error "run has trained 10 steps, with a checkpoint every 2 steps, but run/checkpoints holds none: restore" \
+  "$switchyard" train config.ini --run.resume=true
+mkdir run/checkpoints
+expect_error "run/checkpoints holds none: restore" ranks 2 train config.ini --run.resume=true
+rmdir run/checkpoints
+ln -s "$work/nowhere" run/checkpoints
+expect_error "run/checkpoints is no folder, or a link to a folder that is missing" "$switchyard" train config.ini --run.resume=true
+rm run/checkpoints
+mv away run/checkpoints
+[[ $(cksum <run/metrics.jsonl) == "$metrics" ]] || die "the metrics have changed"
+
 # An evaluation does not overwrite the target of a link at its temporary file.
 echo precious >victim
 ln -s ../victim run/evaluation.json.tmp
