@@ -62,11 +62,13 @@ extern const ConfigRule roberta_positions_rule;       // max_position_embeddings
 extern const ConfigRule opt_embedding_width_rule;     // word_embed_proj_dim (OPT)
 extern const ConfigRule falcon_rule;                  // norms and kv heads of both kinds of Falcon
 extern const ConfigRule sparse_step_rule;             // decoder_sparse_step, mlp_only_layers (Qwen)
-extern const ConfigRule t5_stacks_rule;               // num_decoder_layers, factor of the logits
-extern const ConfigRule bart_positions_rule;          // max_position_embeddings of both stacks
-extern const ConfigRule led_window_rule;              // attention_window: of both sides together
-extern const ConfigRule switch_layers_rule;           // num_sparse_encoder_layers, of the decoder
-extern const ConfigRule hunyuan_experts_rule;         // num_experts, moe_topk: also by layer
-extern const ConfigRule ernie_moe_layers_rule;        // moe_layer_interval, first and last layer
+extern const ConfigRule t5_stacks_rule;               // num_decoder_layers
+// Factor of the logits.
+extern const ConfigRule t5_output_scale_rule, mt5_output_scale_rule, switch_output_scale_rule;
+extern const ConfigRule bart_positions_rule;    // max_position_embeddings of both stacks
+extern const ConfigRule led_window_rule;        // attention_window: of both sides together
+extern const ConfigRule switch_layers_rule;     // num_sparse_encoder_layers, of the decoder
+extern const ConfigRule hunyuan_experts_rule;   // num_experts, moe_topk: also by layer
+extern const ConfigRule ernie_moe_layers_rule;  // moe_layer_interval, first and last layer
 
 }  // namespace sy

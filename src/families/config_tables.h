@@ -147,8 +147,9 @@ inline const ConfigRow gemma2_softcaps[] = {
     {"attn_logit_softcapping", "model.attention_softcap", {}, "50.0", true},
     {"final_logit_softcapping", "model.output_softcap", {}, "30.0", true},
 };
+// transformers has a key for a cap of gemma3's scores, and does not read it.
 inline const ConfigRow gemma3_softcaps[] = {
-    {"attn_logit_softcapping", "model.attention_softcap", {}, "0", true},
+    {"attn_logit_softcapping", "", {{"null", ""}, {"0", ""}, {"0.0", ""}}, "null"},
     {"final_logit_softcapping", "model.output_softcap", {}, "0", true},
 };
 inline const ConfigRow olmo_keys[] = {

@@ -248,6 +248,16 @@ void check_ones(const ExportedValues& values, const std::vector<ParamSpec>& para
     });
 }
 
+// Returns the run whose import gives the names of the adapters' base model: this one, or the run
+// with whose weights it began.
+fs::path run_with_import(const fs::path& run, const fs::path& init_from) {
+  const auto has_import = [](const fs::path& dir) { return file_exists(dir / huggingface_folder_name / config_name); };
+  if (has_import(run) || init_from.empty()) return run;
+  if (has_import(init_from)) return init_from;
+  const std::optional<fs::path> of_step = run_of(init_from);
+  return of_step && has_import(*of_step) ? *of_step : run;
+}
+
 Json read_imported_json(const fs::path& file) {
   if (!file_exists(file)) return Json::object();
   try {
@@ -346,8 +356,7 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
   const bool lead = world.rank() == 0;
   NewFolder output(folder, "export");
   const fs::path& dir = output.staging();
-  const auto run = run_of(checkpoint.path());
-  const fs::path imported_dir = run ? *run / huggingface_folder_name : fs::path();
+  std::optional<fs::path> run = run_of(checkpoint.path());
   Config full_config = without_lora(config);
   const std::vector<ParamSpec> params = model_tensors(full_config, state.vocab);
   // The configuration lacks the vocabulary size if the data set determined it.
@@ -360,6 +369,7 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
   std::vector<OutputFile> files;
   std::unique_ptr<ExportedValues> values;
   std::unique_ptr<StoredTensors> fillers;
+  fs::path imported_dir;
   std::error_code error;
   std::string note;
   agree_on_errors(world, [&] {
@@ -369,6 +379,8 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
           "export a model that was trained further with train.objective = causal (run.init_from)");
     if (config.model.norm == NormKind::batchnorm)
       bad_input("the model has model.norm = batchnorm, and no family has batch norms: it cannot be exported");
+    if (options.adapter && run) run = run_with_import(*run, config.run.init_from);
+    imported_dir = run ? *run / huggingface_folder_name : fs::path();
     if (lead && run)
       if (const std::string warning = check_imported(*run); !warning.empty()) warn(warning);
     const Json imported_config = run ? read_imported_json(imported_dir / config_name) : Json::object();

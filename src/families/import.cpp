@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "dist/file_activity.h"
@@ -25,6 +26,9 @@ std::string join_first(std::vector<std::string> items) {
   return join(items) + (count > shown ? fmt::format("; and {} more", count - shown) : "");
 }
 
+// Some files of models with tied weights also have it.
+constexpr const char* output_name = "lm_head.weight";
+
 std::vector<float> values_of(const StoredTensor& stored) {
   const StoredType& type = *stored_type(stored.type);
   std::vector<float> values(static_cast<std::size_t>(stored.bytes / type.bytes));
@@ -39,6 +43,39 @@ bool has_mtp(const fs::path& folder, const FamilyModel& model) {
       fmt::format(fmt::runtime(model.family->layer_prefix), model.config.model.layers) + "enorm.weight";
   const StoredTensors stored(folder);
   return stored.find(std::string(model.family->base) + name) || stored.find(name);
+}
+
+// Returns the tensor of the token embedding, nullptr if there is none. Files of the base model's
+// class have names without the prefix.
+const StoredTensor* find_embedding(const StoredTensors& stored, const Family& family) {
+  for (const auto& table : family.model_rows)
+    for (const TensorRow& row : table)
+      for (const std::string_view base : {family.base, std::string_view()})
+        if (row.param == "embedding.weight")
+          if (const StoredTensor* found = stored.find(fmt::format("{}{}", base, row.hf_name))) return found;
+  return nullptr;
+}
+
+// Returns true if the files have an output with other values than the embedding's.
+bool has_own_output(const fs::path& folder, const Family& family) {
+  const StoredTensors stored(folder);
+  const StoredTensor *const output = stored.find(output_name), *const embedding = find_embedding(stored, family);
+  if (!output || !embedding) return false;
+  return output->type != embedding->type || output->bytes != embedding->bytes ||
+         std::memcmp(output->data, embedding->data, static_cast<std::size_t>(output->bytes)) != 0;
+}
+
+// transformers 5 does not tie weights that differ in the files, whatever tie_word_embeddings is. It
+// writes such files for T5 v1.1 and mT5.
+void untie_output(const fs::path& file, const std::vector<std::string>& overrides, FamilyModel& model) {
+  model.json["tie_word_embeddings"] = false;
+  const Config untied = config_of(*model.family, model.json, file.string(), overrides);
+  if (untied.model.tie_embeddings || untied.model.logit_scale != model.config.model.logit_scale)
+    bad_input(
+        "{}: tie_word_embeddings is true, and {} has other values than the embedding: set tie_word_embeddings to false "
+        "if the model has an output of its own, otherwise remove {}",
+        file.string(), output_name, output_name);
+  model.config = untied;
 }
 
 }  // namespace
@@ -58,6 +95,7 @@ FamilyModel open_family_model(const fs::path& folder, const std::vector<std::str
     bad_input("{}: {}", file.string(), e.what());
   }
   model.config = config_of(*model.family, model.json, file.string(), overrides);
+  if (model.config.model.tie_embeddings && has_own_output(folder, *model.family)) untie_output(file, overrides, model);
   if (model.config.model.mtp_depth > 0 && !has_mtp(folder, model)) model.config.model.mtp_depth = 0;
   model.vocab = model.config.model.vocab;
   if (model.vocab < 1) bad_input("{}: vocab_size = {}: expected 1 or more", file.string(), model.vocab);
@@ -118,8 +156,7 @@ void FamilyValues::compare(const Family& family) const {
   for (const StoredTensors::File& file : stored_->files())
     for (const std::string& name : file.tensors) {
       const auto is_within = [&](std::string_view text) { return name.find(text) != name.npos; };
-      // Some files of models with tied weights also store lm_head.weight.
-      if (known.count(name) == 0 && name != "lm_head.weight" &&
+      if (known.count(name) == 0 && name != output_name &&
           std::none_of(family.ignored.begin(), family.ignored.end(), is_within))
         problems.push_back(fmt::format("{} {} is more than the model of config.json has", name,
                                        shape_text(stored_->find(name)->shape)));

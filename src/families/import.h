@@ -19,7 +19,8 @@ struct FamilyModel {
   Config config;
   Index vocab;
 };
-// Reads config.json alone. overrides: --section.key=value. Throws InputError.
+// Reads config.json. The output is not tied to the embedding if the files have other values for it.
+// overrides: --section.key=value. Throws InputError.
 FamilyModel open_family_model(const std::filesystem::path& folder, const std::vector<std::string>& overrides);
 
 // Reads parameters from the tensors to which the family's tables map them.

@@ -20,6 +20,15 @@ Index sparse_step(const Json& hf_config, const std::string& stack, Index layers)
   return sparse > 0 ? layers / sparse : layers;
 }
 
+constexpr std::string_view scales_output = "scale_decoder_outputs";
+bool is_tied(const Json& hf_config) {
+  return bool_or(hf_config, "tie_word_embeddings", true);
+}
+// T5 divides the output by the square root of its width.
+void scale_output(const Json& hf_config, KeySettings& settings) {
+  add_setting(settings, "model.logit_scale", 1 / std::sqrt(hf_config.at("d_model").get<double>()));
+}
+
 // Number of keys in a window of LED's encoder without the query itself. It may be listed by layer.
 Index led_window(const Json& hf_config) {
   const Json* const value = find_value(hf_config, "attention_window");
@@ -40,13 +49,33 @@ Index led_window(const Json& hf_config) {
 
 const ConfigRule t5_stacks_rule{[](const Json& hf_config, KeySettings& settings) {
                                   add_setting(settings, "decoder.layers", decoder_layers(hf_config));
-                                  if (bool_or(hf_config, "tie_word_embeddings", true))
-                                    add_setting(settings, "model.logit_scale",
-                                                1 / std::sqrt(hf_config.at("d_model").get<double>()));
                                 },
                                 [](const Config& config, Json& hf_config) {
                                   put(hf_config, "num_decoder_layers", config.stacks.at(1).model.layers);
                                 }};
+
+// A key of its own says whether the output is scaled; without it, a tied one is.
+const ConfigRule t5_output_scale_rule{[](const Json& hf_config, KeySettings& settings) {
+                                        if (bool_or(hf_config, scales_output, is_tied(hf_config)))
+                                          scale_output(hf_config, settings);
+                                      },
+                                      [](const Config& config, Json& hf_config) {
+                                        if (find_value(hf_config, scales_output))
+                                          hf_config[scales_output] = config.model.logit_scale != 1;
+                                      }};
+// transformers 5 does not scale the output of mT5. Version 4 scales a tied one, which no published
+// model has.
+const ConfigRule mt5_output_scale_rule{[](const Json&, KeySettings&) {},
+                                       [](const Config& config, Json&) {
+                                         if (config.model.tie_embeddings)
+                                           bad_input(
+                                               "model.tie_embeddings = true: versions of transformers differ in the "
+                                               "output of such an mt5 model");
+                                       }};
+const ConfigRule switch_output_scale_rule{[](const Json& hf_config, KeySettings& settings) {
+                                            if (is_tied(hf_config)) scale_output(hf_config, settings);
+                                          },
+                                          [](const Config&, Json&) {}};
 
 const ConfigRule switch_layers_rule{
     [](const Json& hf_config, KeySettings& settings) {

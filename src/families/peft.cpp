@@ -145,7 +145,8 @@ void write_peft_adapter(const FamilyTensors& tensors, const std::vector<ParamSpe
   }
   file.sync();
   const Json adapter_config{{"peft_type", "LORA"},
-                            {"task_type", "CAUSAL_LM"},
+                            // PEFT has none for masked language models.
+                            {"task_type", config.model.kind == ModelKind::encoder ? Json() : Json("CAUSAL_LM")},
                             {"base_model_name_or_path", Json()},
                             {"r", rank},
                             {"lora_alpha", config.train.lora_alpha},

@@ -74,6 +74,19 @@ RopeScaling scaling_type(const Json& rope) {
 constexpr std::string_view original = "original_max_position_embeddings", factor = "factor", theta_key = "rope_theta",
                            fraction_key = "partial_rotary_factor";
 
+// Returns the rope_parameters that count, nullptr if there are none: those of a rope_scaling do.
+const Json* rope_parameters_of(const Json& hf_config) {
+  const Json* const scaling = find_value(hf_config, "rope_scaling");
+  return scaling && *scaling != Json::object() ? nullptr : find_value(hf_config, "rope_parameters");
+}
+
+// Throws InputError if versions of transformers would read another original length.
+void check_original_length(const Json& hf_config, const Json& rope) {
+  const Json *at_top = find_value(hf_config, original), *own = find_value(rope, original);
+  if (at_top && own && at_top->get<double>() != own->get<double>())
+    bad_input("{} is {}, and {} in the scaling: remove the wrong one", original, at_top->dump(), own->dump());
+}
+
 // Reads the rotary parameters of one kind of layer. section: "model" or "attention.local".
 void read_rope(const Json& hf_config, const Json& rope, const std::string& section, KeySettings& settings) {
   copy_setting(rope, "rope_theta", settings, section + ".rope_theta");
@@ -84,6 +97,10 @@ void read_rope(const Json& hf_config, const Json& rope, const std::string& secti
   settings.emplace_back(section + ".rope_scaling", name == "su" ? "longrope" : name);
   Json complete = rope;
   const Json& positions = hf_config.at("max_position_embeddings");
+  if (scaling == RopeScaling::dynamic)  // it does not read the original length
+    complete[original] = positions;
+  else
+    check_original_length(hf_config, rope);
   if (!find_value(complete, original))
     complete[original] = find_value(hf_config, original) ? *find_value(hf_config, original) : positions;
   if (!find_value(complete, factor)) complete[factor] = positions.get<double>() / complete.at(original).get<double>();
@@ -165,7 +182,7 @@ void write_flat_rope(const Config& config, const std::string& section, const Rop
 
 // Attention scale of a config.json with mscale_all_dim. 0 if the key is absent or 0.
 double latent_scale(const Json& hf_config) {
-  const Json* rope = find_value(hf_config, "rope_parameters");
+  const Json* rope = rope_parameters_of(hf_config);
   if (!rope) rope = find_value(hf_config, "rope_scaling");
   const Json* all = rope ? find_value(*rope, "mscale_all_dim") : nullptr;
   if (!all || all->get<double>() == 0) return 0;
@@ -193,18 +210,16 @@ template <const LayerTypeTheta& theta>
 void read_rope_by_layer_type(const Json& hf_config, KeySettings& settings) {
   const auto [full, sliding] = layer_sections(settings);
   const Json* rope = find_value(hf_config, "rope_parameters");
+  if (rope && find_value(hf_config, "rope_scaling"))
+    bad_input("it has rope_parameters and rope_scaling: remove the wrong one");
   const auto read = [&](const std::string& section, const char* type, const char* default_theta) {
     if (section.empty()) return;
     settings.emplace_back(section + ".rope_theta", default_theta);
     settings.emplace_back(section + ".rope_scaling", "none");
-    if (rope) {
-      if (const Json* own = find_value(*rope, type)) read_rope(hf_config, *own, section, settings);
-      return;
-    }
-    if (type == full_type)
-      read_flat_rope(hf_config, section, settings);
-    else
-      copy_setting(hf_config, theta.sliding_theta, settings, section + ".rope_theta");
+    const bool is_full = type == full_type;
+    if (is_full && !rope) return read_flat_rope(hf_config, section, settings);
+    copy_setting(hf_config, is_full ? theta_key : theta.sliding_theta, settings, section + ".rope_theta");
+    if (const Json* own = rope ? find_value(*rope, type) : nullptr) read_rope(hf_config, *own, section, settings);
   };
   if (rope && !find_value(*rope, full_type) && !find_value(*rope, sliding_type))
     bad_input("rope_parameters has neither {} nor {}", full_type, sliding_type);
@@ -222,7 +237,7 @@ void write_rope_by_layer_type(const Config& config, Json& hf_config) {
     const auto& rope = b.attention().rope;
     if (!rope) return true;
     if (b.attention().window > 0 && rope->scaling != RopeScaling::none) return false;
-    return !one_theta || find_value(hf_config, theta_key) || fmt::format("{}", rope->theta) == theta.full_default;
+    return !one_theta || fmt::format("{}", rope->theta) == theta.full_default;
   };
   const bool flat = !find_value(hf_config, "rope_parameters") && std::all_of(blocks.begin(), blocks.end(), fits);
   Json by_type = Json::object();
@@ -249,21 +264,34 @@ void write_rope_by_layer_type(const Config& config, Json& hf_config) {
 }
 
 // If both keys are absent, models have the scaling of the published ones. transformers 5 reads a
-// null in the same way. Therefore no scaling is written as type "default".
+// null in the same way, and 4 reads a rope_scaling of null as none. Therefore no scaling is written
+// as type "default".
 struct PublishedRope {
   const char *theta, *scaling;  // the scaling as JSON
+  bool own_theta;               // true: if both are absent, transformers 5 ignores rope_theta
 };
 constexpr PublishedRope gpt_oss_rope{
-    "150000", R"({"rope_type": "yarn", "factor": 32.0, "truncate": false, "original_max_position_embeddings": 4096})"},
+    "150000", R"({"rope_type": "yarn", "factor": 32.0, "truncate": false, "original_max_position_embeddings": 4096})",
+    false},
     apertus_rope{"12000000",
                  R"({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192,
-                     "low_freq_factor": 1.0, "high_freq_factor": 4.0})"};
+                     "low_freq_factor": 1.0, "high_freq_factor": 4.0})",
+                 true};
 
 template <const PublishedRope& published>
 void read_published_rope(const Json& hf_config, KeySettings& settings) {
   settings.emplace_back("model.rope_theta", published.theta);
-  if (hf_config.contains("rope_parameters") || hf_config.contains("rope_scaling"))
+  if (find_value(hf_config, "rope_parameters") || find_value(hf_config, "rope_scaling"))
     return rope_rule.read(hf_config, settings);
+  if (hf_config.contains("rope_scaling"))
+    bad_input(
+        "rope_scaling = null: transformers 4 has no scaling then, and 5 has that of the published model: "
+        "remove the key for the latter, or set its rope_type to \"default\"");
+  const Json* const theta = find_value(hf_config, theta_key);
+  if (published.own_theta && theta && theta->get<double>() != Json::parse(published.theta).get<double>())
+    bad_input(
+        "rope_theta = {} without rope_parameters and rope_scaling: transformers 5 takes {}: write it into rope_parameters",
+        theta->dump(), published.theta);
   read_rope(hf_config, Json::parse(published.scaling), "model", settings);
   rope_rule.read(hf_config, settings);
 }
@@ -281,11 +309,13 @@ void write_published_rope(const Config& config, Json& hf_config) {
 // transformers 5 also reads the flat keys.
 const ConfigRule partial_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      if (const Json* rope = find_value(hf_config, "rope_parameters"))
+      // The nested keys count for more.
+      copy_setting(hf_config, theta_key, settings, "model.rope_theta");
+      copy_setting(hf_config, fraction_key, settings, "model.rope_fraction");
+      if (const Json* rope = rope_parameters_of(hf_config))
         read_rope(hf_config, *rope, "model", settings);
       else
         read_flat_rope(hf_config, "model", settings);
-      copy_setting(hf_config, "partial_rotary_factor", settings, "model.rope_fraction");
     },
     [](const Config& config, Json& hf_config) {
       const std::optional<RopeSpec> spec = rope_of(config);
@@ -294,7 +324,7 @@ const ConfigRule partial_rope_rule{
       // For longrope, transformers 4 reads the key only at the top
       // level.
       if (spec->scaling == RopeScaling::longrope) put(hf_config, original, spec->original_length);
-      const Json* rope_parameters = find_value(hf_config, "rope_parameters");
+      const Json* rope_parameters = rope_parameters_of(hf_config);
       if (!rope_parameters) return write_flat_rope(config, "model", *spec, width, hf_config);
       Json rope = *rope_parameters;
       const bool at_top_level = find_value(hf_config, "partial_rotary_factor");
@@ -309,7 +339,7 @@ const ConfigRule partial_rope_rule{
 // 5 reads the original length from the top level.
 const ConfigRule phi3_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      const Json* rope = find_value(hf_config, "rope_parameters");
+      const Json* rope = rope_parameters_of(hf_config);
       if (!rope) rope = find_value(hf_config, "rope_scaling");
       const RopeScaling scaling = rope ? scaling_type(*rope) : RopeScaling::none;
       if (scaling != RopeScaling::none && scaling != RopeScaling::longrope)
@@ -352,7 +382,7 @@ const ConfigRule apertus_rope_rule{read_published_rope<apertus_rope>, write_publ
 // Hunyuan's files name a scaling "dynamic" that does not depend on the length, with a factor alpha.
 const ConfigRule hunyuan_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      const Json* rope = find_value(hf_config, "rope_parameters");
+      const Json* rope = rope_parameters_of(hf_config);
       if (!rope) rope = find_value(hf_config, "rope_scaling");
       const Json* alpha = rope ? find_value(*rope, "alpha") : nullptr;
       if (!alpha || alpha->get<double>() == 0 || scaling_type(*rope) != RopeScaling::dynamic)
@@ -365,7 +395,7 @@ const ConfigRule hunyuan_rope_rule{
     [](const Config& config, Json& hf_config) {
       const std::optional<RopeSpec> spec = rope_of(config);
       if (!spec || spec->scaling != RopeScaling::ntk) return rope_rule.write(config, hf_config);
-      const bool nested = find_value(hf_config, "rope_parameters");
+      const bool nested = rope_parameters_of(hf_config);
       const char* const name = nested ? "rope_parameters" : "rope_scaling";
       Json rope =
           find_value(hf_config, name) ? *find_value(hf_config, name) : Json{{"type", "dynamic"}, {"factor", 1.0}};
@@ -380,8 +410,18 @@ const ConfigRule gemma3_rope_rule{read_rope_by_layer_type<gemma3_theta>, write_r
 // transformers 5 takes 500000 for the sliding layers, whatever the flat rope_theta is.
 const ConfigRule olmo3_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      if (!find_value(hf_config, "rope_parameters") && !find_value(hf_config, theta_key))
+      const Json *nested = find_value(hf_config, "rope_parameters"), *theta = find_value(hf_config, theta_key);
+      if (!nested && !theta)
         bad_input("it has no rope_theta: transformers 4 takes 10000 for it, and 5 takes 500000: add it");
+      if (!nested && theta->get<double>() != Json::parse(olmo3_theta.sliding_default).get<double>())
+        bad_input(
+            "rope_theta = {} without rope_parameters: transformers 5 takes {} for layers with a window: write "
+            "rope_parameters",
+            theta->dump(), olmo3_theta.sliding_default);
+      for (const char* const type : {full_type, sliding_type})
+        if (const Json* own = nested && theta ? find_value(*nested, type) : nullptr;
+            own && !find_value(*own, theta_key))
+          bad_input("rope_parameters.{} has no rope_theta: add it", type);
       read_rope_by_layer_type<olmo3_theta>(hf_config, settings);
     },
     write_rope_by_layer_type<olmo3_theta>};

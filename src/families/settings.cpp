@@ -199,6 +199,10 @@ Config config_of(const Family& family, const Json& hf_config, const std::string&
 
 Json config_json(const Family& family, const Config& config, Json hf_config) {
   if (hf_config.is_null()) hf_config = Json::object();
+  const bool has_pairs = !family.decoder_layer_rows.empty();
+  if (has_pairs == config.stacks.empty())
+    bad_input("{} models are {}, and this is model.kind = {}", family.name,
+              has_pairs ? "encoder-decoders" : "decoders or encoders", value_of(config, "model.kind"));
   hf_config["architectures"] = Json::array({std::string(family.architecture)});
   hf_config["model_type"] = std::string(family.name);
   for (const auto& table : family.config_rows)

@@ -14,11 +14,13 @@ namespace sy {
 namespace {
 
 // Types of all layers: layer_types, or the rule `windowed` if the key is absent.
-std::vector<std::string> layer_types(const Json& hf_config, const std::function<bool(Index)>& windowed) {
+// reads_list: false if the family does not read layer_types
+std::vector<std::string> layer_types(const Json& hf_config, const std::function<bool(Index)>& windowed,
+                                     bool reads_list = true) {
   const Index layers = hf_config.at("num_hidden_layers").get<std::int64_t>();
   if (layers < 1 || layers > max_layers) bad_input("num_hidden_layers = {}: expected 1 to {}", layers, max_layers);
   std::vector<std::string> out;
-  if (const Json* types = find_value(hf_config, "layer_types")) {
+  if (const Json* types = reads_list ? find_value(hf_config, "layer_types") : nullptr) {
     out = types->get<std::vector<std::string>>();
     if (std::ssize(out) != layers)
       bad_input("layer_types has {} types, and num_hidden_layers is {}", out.size(), layers);
@@ -92,10 +94,14 @@ void read_full_every(const Json& hf_config, KeySettings& settings) {
   read_windows(hf_config, layer_types(hf_config, [n](Index i) { return (i + 1) % n != 0; }), absent, settings);
 }
 
-template <Index absent>
+// All layers have the same window, or none, unless layer_types is read.
+template <Index absent, bool reads_list>
 void read_one_window(const Json& hf_config, KeySettings& settings) {
   const bool has = window_of(hf_config, absent) > 0;
-  read_windows(hf_config, layer_types(hf_config, [has](Index) { return has; }), absent, settings);
+  read_windows(hf_config,
+               layer_types(
+                   hf_config, [has](Index) { return has; }, reads_list),
+               absent, settings);
 }
 void write_one_window(const Config& config, Json& hf_config) {
   const bool listed = find_value(hf_config, "layer_types");
@@ -189,9 +195,9 @@ void write_smollm3_layers(const Config& config, Json& hf_config) {
 
 }  // namespace
 
-const ConfigRule window_rule{read_one_window<0>, write_one_window};
-const ConfigRule mistral_window_rule{read_one_window<4096>, write_one_window};
-const ConfigRule ministral_window_rule{read_one_window<4096>, [](const Config& config, Json& hf_config) {
+const ConfigRule window_rule{read_one_window<0, false>, write_one_window};
+const ConfigRule mistral_window_rule{read_one_window<4096, false>, write_one_window};
+const ConfigRule ministral_window_rule{read_one_window<4096, true>, [](const Config& config, Json& hf_config) {
                                          if (!write_windows(config, hf_config)) hf_config["sliding_window"] = Json();
                                        }};
 const ConfigRule olmo3_window_rule{read_full_every<4, false, 4096>, write_types};

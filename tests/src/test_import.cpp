@@ -333,6 +333,40 @@ TEST(ImportAndExport, CompleteAfterAKill) {
   EXPECT_GT(points, 8);
 }
 
+// PEFT adds adapters to the modules of the base model, which another run may have imported.
+TEST(ImportAndExport, NamesAdaptersAsTheirBaseModel) {
+  const auto self = make_comm_self();
+  for (const auto& [name, prefix, task] : {std::tuple{"roberta", "base_model.model.roberta.encoder.", Json()},
+                                           {"llama", "base_model.model.model.layers.", Json("CAUSAL_LM")}}) {
+    SCOPED_TRACE(name);
+    const TempFolder temp;
+    const fs::path source = temp.path() / "model", base = temp.path() / "base", adapted = temp.path() / "adapted";
+    write_model(source, golden_case(name));
+    const FamilyModel imported = open_family_model(source, {});
+    FamilyValues values(source, imported);
+    import_model(source, base, imported, values);
+    const FamilyModel model = open_family_model(source, {"--train.lora_rank=2", "--run.init_from=" + base.string()});
+    Engine engine(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), true);
+    engine.store().initialize(1);
+    TrainState state;
+    state.config = to_ini(model.config);
+    state.vocab = model.vocab;
+    save_checkpoint(*self, adapted, state, engine.store(), {});
+    const fs::path step = resolve_checkpoint(adapted, nullptr);
+    ExportOptions options;
+    options.adapter = true;
+    export_checkpoint(*self, step, read_state(step), model.config, temp.path() / "peft", options, [](Index, Index) {});
+    const Json config = Json::parse(read_file(temp.path() / "peft" / "adapter_config.json"));
+    EXPECT_EQ(config["task_type"], task);
+    make_folders(temp.path() / "read");
+    fs::copy_file(temp.path() / "peft" / "adapter_model.safetensors", temp.path() / "read" / "model.safetensors");
+    const StoredTensors written(temp.path() / "read");
+    for (const StoredTensors::File& file : written.files())
+      for (const std::string& tensor : file.tensors) EXPECT_TRUE(tensor.starts_with(prefix)) << tensor;
+    EXPECT_GT(written.size(), 0u);
+  }
+}
+
 // A run that has been trained since does not count as an unfinished import.
 TEST(ImportAndExport, KeepATrainedRun) {
   const TempFolder temp;
@@ -650,6 +684,9 @@ TEST(FamilyConfig, RefusesWhatItCannotExpress) {
       {"smollm3_window", "use_sliding_window", "false", "this needs use_sliding_window = true"},
       {"smollm3", "no_rope_layers", "[1, 0]", "no_rope_layers has 2 entries, and num_hidden_layers is 5"},
       {"olmo3_4x_keys", "rope_theta", "null", "it has no rope_theta: transformers 4 takes 10000"},
+      {"olmo3_4x_keys", "rope_theta", "1000", "transformers 5 takes 500000 for layers with a window"},
+      {"gemma3", "attn_logit_softcapping", "30", "of gemma3_text models, only null, 0, 0.0 can be read"},
+      {"gemma3", "rope_scaling", "{\"factor\": 2}", "it has rope_parameters and rope_scaling: remove the wrong one"},
       {"ernie4_5_moe", "use_bias", "true", "use_bias = true: of ernie4_5_moe models, only false can be read"},
       {"ernie4_5_moe", "moe_layer_interval", "0", "moe_layer_interval = 0: expected 1 to 10000"},
       {"ernie4_5_moe", "moe_layer_start_index", "1000000000000", "moe_layer_start_index = 1000000000000: expected 0"},
@@ -669,6 +706,17 @@ TEST(FamilyConfig, RefusesWhatItCannotExpress) {
     hf_config[r.key] = Json::parse(r.value);
     EXPECT_BAD_INPUT(config_of(family_of(hf_config), hf_config, "test", {}), r.message);
   }
+  for (const char* name : {"gpt_oss", "apertus"}) {
+    Json published = config_of_case(name);
+    published["rope_parameters"] = Json();
+    EXPECT_NO_THROW(config_of(family_of(published), published, "test", {}));
+    published["rope_scaling"] = Json();
+    EXPECT_BAD_INPUT(config_of(family_of(published), published, "test", {}), "rope_scaling = null: transformers 4 has");
+  }
+  Json apertus = config_of_case("apertus");
+  apertus["rope_parameters"] = Json();
+  apertus["rope_theta"] = 1000;
+  EXPECT_BAD_INPUT(config_of(family_of(apertus), apertus, "test", {}), "transformers 5 takes 12000000");
   Json exaone = config_of_case("exaone4");
   exaone["sliding_window_pattern"] = "LLLG";
   EXPECT_NO_THROW(config_of(family_of(exaone), exaone, "test", {}));
@@ -759,6 +807,116 @@ TEST(FamilyConfig, RefusesOtherConstantsOfXielu) {
   std::memcpy(&bytes[8 + header_bytes + static_cast<std::size_t>(begin)], &other, sizeof other);
   write_file(file, bytes);
   EXPECT_BAD_INPUT(FamilyValues(temp.path(), model), "model.layers.1.mlp.act_fn.beta is 0.75, expected 0.5");
+}
+
+// transformers 5 writes tie_word_embeddings = true for T5 v1.1 and mT5, and an output of its own.
+// Values of the output that are the embedding's own leave it tied.
+TEST(FamilyConfig, UntiesAnOutputWithOtherValues) {
+  for (const char* name : {"llama", "t5_v1_1", "mt5"}) {
+    SCOPED_TRACE(name);
+    const TempFolder temp;
+    Json golden = golden_case(name);
+    golden["config"]["tie_word_embeddings"] = true;
+    if (name == std::string("t5_v1_1")) golden["config"]["scale_decoder_outputs"] = false;
+    write_model(temp.path(), golden);
+    const FamilyModel model = open_family_model(temp.path(), {});
+    EXPECT_FALSE(model.config.model.tie_embeddings);
+    FamilyValues values(temp.path(), model);
+    const auto self = make_comm_self();
+    Engine engine(model.config, model.vocab, make_cpu(), make_mesh(*self, Layout{}), false);
+    engine.store().fill(values);
+    expect_logits(engine, golden, 1e-5);
+  }
+  const TempFolder temp;
+  Json golden = golden_case("gemma2");
+  golden["tensors"]["lm_head.weight"] = golden["tensors"]["model.embed_tokens.weight"];
+  write_model(temp.path(), golden);
+  EXPECT_FALSE(open_family_model(temp.path(), {}).config.model.tie_embeddings);
+  const fs::path file = temp.path() / "model.safetensors";
+  std::string bytes = read_file(file);
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
+  const Json header = Json::parse(bytes.substr(8, header_bytes));
+  const auto data = [&](const char* name) {
+    const Json& offsets = header[name]["data_offsets"];
+    return std::span(bytes)
+        .subspan(8 + header_bytes)
+        .subspan(offsets[0].get<std::size_t>(), offsets[1].get<std::size_t>() - offsets[0].get<std::size_t>());
+  };
+  std::ranges::copy(data("model.embed_tokens.weight"), data("lm_head.weight").begin());
+  write_file(file, bytes);
+  EXPECT_TRUE(open_family_model(temp.path(), {}).config.model.tie_embeddings);
+  // The factor of the logits follows the key, and would be wrong without it.
+  Json switched = golden_case("switch_transformers");
+  switched["tensors"]["lm_head.weight"] = switched["tensors"]["shared.weight"];
+  write_model(temp.path(), switched);
+  EXPECT_BAD_INPUT(open_family_model(temp.path(), {}), "lm_head.weight has other values than the embedding");
+}
+
+// Rotary keys that stand in two places, in the order in which transformers 5 reads them.
+TEST(FamilyConfig, ReadsRotaryKeysAsTransformers) {
+  const auto llama = [](const std::string& keys) {
+    Json hf_config = config_of_case("llama");
+    hf_config["rope_parameters"] = Json();
+    const Json changed = Json::parse("{" + keys + "}");
+    for (const Json::Member& m : changed.members()) hf_config[m.name] = m.value;
+    return config_of(family_named("llama"), hf_config, "test", {}).model;
+  };
+  // The length of a dynamic scaling is max_position_embeddings.
+  EXPECT_EQ(llama(R"("max_position_embeddings": 40, "rope_scaling": {"rope_type": "dynamic", "factor": 2,
+                     "original_max_position_embeddings": 8})")
+                .rope_original_length,
+            40);
+  // A flat base counts if rope_parameters has none.
+  EXPECT_EQ(llama(R"("rope_theta": 77, "rope_parameters": {"rope_type": "linear", "factor": 2})").rope_theta, 77);
+  EXPECT_EQ(llama(R"("rope_theta": 77, "rope_parameters": {"rope_type": "default", "rope_theta": 5})").rope_theta, 5);
+  // rope_scaling counts for more than rope_parameters.
+  const auto both = llama(R"("rope_theta": 77, "rope_scaling": {"rope_type": "linear", "factor": 4},
+                             "rope_parameters": {"rope_type": "default", "rope_theta": 5})");
+  EXPECT_EQ(both.rope_theta, 77);
+  EXPECT_EQ(both.rope_factor, 4);
+  EXPECT_BAD_INPUT(llama(R"("original_max_position_embeddings": 30, "rope_scaling": {"rope_type": "yarn", "factor": 4,
+                            "original_max_position_embeddings": 10})"),
+                   "original_max_position_embeddings is 30, and 10 in the scaling");
+  Json phi = config_of_case("phi");
+  phi["partial_rotary_factor"] = 0.25;
+  phi["rope_parameters"] = Json::parse(R"({"rope_type": "default", "partial_rotary_factor": 0.5})");
+  EXPECT_EQ(config_of(family_named("phi"), phi, "test", {}).model.rope_fraction, 0.5);
+  Json gemma = config_of_case("gemma3");
+  gemma["rope_theta"] = 77;
+  gemma["rope_local_base_freq"] = 55;
+  gemma["rope_parameters"] = Json::parse(R"({"full_attention": {"rope_type": "linear", "factor": 2},
+                                             "sliding_attention": {"rope_type": "default"}})");
+  const Config read = config_of(family_named("gemma3_text"), gemma, "test", {});
+  std::set<double> bases;
+  for (Index layer = 0; layer < read.model.layers; ++layer) bases.insert(read.model_of(layer).rope_theta);
+  EXPECT_EQ(bases, (std::set<double>{55, 77}));
+}
+
+// These families have a key for the types of layers that their code does not read.
+TEST(FamilyConfig, IgnoresLayerTypesWhereTransformersDoes) {
+  for (const char* name : {"mistral", "mixtral", "phi3", "starcoder2"}) {
+    SCOPED_TRACE(name);
+    Json hf_config = config_of_case(name);
+    hf_config["sliding_window"] = 4;
+    Json types = Json::array();
+    for (Index i = 0; i < hf_config["num_hidden_layers"].get<std::int64_t>(); ++i)
+      types.push_back(i == 0 ? "full_attention" : "sliding_attention");
+    hf_config["layer_types"] = types;
+    const Family& family = family_of(hf_config);
+    Config config = config_of(family, hf_config, "test", {});
+    for (Index layer = 0; layer < config.model.layers; ++layer) EXPECT_EQ(config.model_of(layer).window, 4);
+  }
+}
+
+// A family of the other kind is refused, and not an error of this program.
+TEST(FamilyConfig, RefusesModelsOfAnotherKind) {
+  const Config llama = config_of(family_named("llama"), config_of_case("llama"), "test", {});
+  for (const char* name : {"t5", "mt5", "switch_transformers", "bart", "led"})
+    EXPECT_BAD_INPUT(config_json(family_named(name), llama, Json()),
+                     fmt::format("{} models are encoder-decoders, and this is model.kind = decoder", name));
+  const Config t5 = config_of(family_named("t5"), config_of_case("t5"), "test", {});
+  EXPECT_BAD_INPUT(config_json(family_named("llama"), t5, Json()), "llama models are decoders or encoders");
 }
 
 // ---- absent keys, against tests/golden/family_defaults.json ----
