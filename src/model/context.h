@@ -59,7 +59,8 @@ struct TokenStream {
   // padding.
   ConstView token_mask{};
   // [B, S] i32 position in its sequence of the first token of each token's document; empty: each
-  // sequence is one document. Attention stays within a document.
+  // sequence is one document. Attention stays within a document. In an encoder with a window, each
+  // token of padding is a document.
   ConstView document_start{};
   // [B, S] i32 position in its sequence, or in the cache, of the end of the visible prefix of each
   // token's document. Empty: no token sees a later one, if attention is causal.
@@ -124,8 +125,10 @@ struct LoadBalanceState {
 
 // State of the N batch norms of a model in one micro-batch.
 struct BatchNormState {
-  View moments;   // [N, 2 * D + 1] of ops::BatchNormMoments; they live from forward to backward
-  View averages;  // [N, 2, D] running averages of the model, which training passes update
+  View moments;  // [N, 2 * D + 1] of ops::BatchNormMoments; they live from forward to backward
+  // [N, 2, D] running averages of the model, which training passes update. Empty: this part of a
+  // training pass updates none.
+  View averages;
   // If true, forward reads the moments and does not compute them: backward runs it again.
   bool replay = false;
 };

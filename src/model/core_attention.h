@@ -18,13 +18,13 @@ std::array<BasicHeads<Byte>, sizeof...(Counts)> split_heads(BasicView<Byte> x, C
   return {heads_of(x, std::exchange(first, first + counts), counts)...};
 }
 
-// Returns the operands of the mask of attention within a stream.
+// Returns the operands of the mask of attention within a stream. Documents hide the padding.
 // - selected: AttentionMask::selected
 // - query_offsets: AttentionMask::query_offsets, if keys and values are a cache
 inline AttentionMask stream_mask(const TokenStream& stream, ConstView selected, ConstView query_offsets = {}) {
   return {.document_start = stream.document_start,
           .query_offsets = query_offsets,
-          .key_lengths = stream.lengths,
+          .key_lengths = stream.document_start ? ConstView{} : stream.lengths,
           .selected = selected,
           .prefix_end = stream.prefix_end};
 }

@@ -257,6 +257,14 @@ TokenStream Engine::make_stream(MicroBatchState& s, const MicroBatch& batch, std
     while (length > 1 && ids[b * S + length - 1] < 0) --length;
     lengths.push_back(static_cast<std::int32_t>(length));
   }
+  // Within the lengths, padding of an encoder with a window might see no key. So each of its tokens
+  // is a document, as in packed samples.
+  std::vector<std::int32_t> padding_start;
+  if (is_encoder && !lengths.empty() && config_.has_window())
+    for (Index b = 0; b < B; ++b)
+      for (Index i = 0; i < S; ++i)
+        padding_start.push_back(i < lengths[static_cast<std::size_t>(b)] ? 0 : static_cast<std::int32_t>(i));
+  const std::span<const std::int32_t> starts = has_documents ? document_start : padding_start;
   std::vector<std::int32_t> axial_rows;
   if (config_.model.position == Position::axial) {
     const auto columns = static_cast<std::int32_t>(config_.model.axial_shape[1]);
@@ -272,7 +280,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, const MicroBatch& batch, std
           .rope_rows = at,
           .token_mask =
               has_padding && (model_->moe_layers() > 0 || has_batch_norm) ? on_device(token_mask.data(), {T}) : View{},
-          .document_start = has_documents ? on_device(document_start.data(), {B, S}) : View{},
+          .document_start = starts.empty() ? View{} : on_device(starts.data(), {B, S}),
           .axial_rows = axial_rows.empty() ? View{} : on_device(axial_rows.data(), {2, T}),
           .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B})};
 }
@@ -308,13 +316,15 @@ void Engine::run_pass(const std::string& name, Index slot, const std::function<v
   // All passes of a slot enqueue the same operations if memory is fixed blocks and sizes and
   // addresses do not depend on the routing.
   if (fixed_blocks_.empty() || model_->moe_layers() > 0) return body();
+  const Batch& batch = states_[static_cast<std::size_t>(slot)].batch;
   std::vector<std::string> sizes;
-  for (const TokenStream& stream : states_[static_cast<std::size_t>(slot)].batch.streams)
+  for (const TokenStream& stream : batch.streams)
     sizes.push_back(fmt::format(
         "{} x {}{}{}{}", stream.sequences, stream.seq_len, stream.token_mask || stream.lengths ? " with padding" : "",
         stream.document_start ? " with documents" : "", stream.prefix_end ? " with prefixes" : ""));
-  if (const TargetRows& only = states_[static_cast<std::size_t>(slot)].batch.target_rows)
-    sizes.push_back(fmt::format("{} targets", only.targets.dim(0)));
+  if (const TargetRows& only = batch.target_rows) sizes.push_back(fmt::format("{} targets", only.targets.dim(0)));
+  // The host divides the losses of indexers by the tokens of the step.
+  if (config_.num_indexers() > 0) sizes.push_back(fmt::format("a step of {} sequences", batch.step.sequences));
   device_->graph_region(fmt::format("{} of {} tokens in slot {}", name, join(sizes, " and "), slot), body);
 }
 
@@ -349,6 +359,9 @@ void Engine::backward(Index slot, const BackwardHooks& hooks) {
 
 MicroBatchState& Engine::forward_no_grad(const MicroBatch& batch, bool dropless, bool with_loss) {
   rope_.set_length(std::max(batch.seq_len, batch.encoder_length));
+  // This pass does not wait for the weights of multi-token prediction. The next pass of training
+  // would find some weights of a step gathered, and others not.
+  store_.finish_all_gather();
   MicroBatchState& s = begin_micro_batch(0, batch, dropless);
   s.batch.evaluation = true;
   model_->forward(execution_context(), s, {});

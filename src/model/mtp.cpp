@@ -15,7 +15,12 @@ MtpModule::MtpModule(const Config& config, const BlockSpec& block, Index layer, 
 View MtpModule::forward(const LayerContext& layer, const Embedding& embedding, ConstView hidden, Saved& s) const {
   const ExecutionContext& context = layer.context;
   s.hidden = hidden;
-  s.embedded = embedding.forward(layer, s.embedding);
+  // The embedding's batch norm has other moments here than in the main pass, whose tokens alone
+  // count for its running averages.
+  LayerContext of_embedding = layer;
+  if (const View moments = layer.batch_norm.moments)
+    of_embedding.batch_norm = {.moments = layer.saved.f32(moments.shape()), .averages = {}};
+  s.embedded = embedding.forward(of_embedding, s.embedding);
   s.hidden_moments = hidden_norm_.make_moments(layer, hidden.dim(0));
   s.embedding_moments = embedding_norm_.make_moments(layer, hidden.dim(0));
   const View x = layer.save(hidden.shape()), y = layer.save(hidden.shape());

@@ -34,8 +34,8 @@ View Norm::make_moments(const LayerContext& layer, Index rows) const {
 
 void Norm::find_batch_moments(const LayerContext& layer, ConstView x, View moments) const {
   const ExecutionContext& context = layer.context;
-  const View averages = layer.batch_norm.averages.rows(batch_norm_, 1);
-  ops::BatchNormMoments op{.eps = desc_.eps, .averages = averages.reshape({2, averages.dim(2)}), .moments = moments};
+  ops::BatchNormMoments op{.eps = desc_.eps, .moments = moments};
+  if (const View all = layer.batch_norm.averages) op.averages = all.rows(batch_norm_, 1).reshape({2, all.dim(2)});
   if (layer.batch.evaluation || layer.batch.generation) return run(context.device, op);
   const Arena::Scope scope(context.scratch);
   const View sums = context.scratch.take(moments.shape(), DType::f64);

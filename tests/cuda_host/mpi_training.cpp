@@ -62,11 +62,12 @@ struct Trained {
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * (3 + world().rank()) % vocab);
     engine.store().initialize(1);
   }
-  void step() {
+  // of_step: number of sequences by which the passes divide some of the losses
+  void step(Index of_step = 1) {
     const Index tokens = sequences * length * micro_batches * layout.dp();
     const BackwardHooks hooks = optimizer.backward_hooks();
     for (Index micro = 0; micro < micro_batches; ++micro)
-      engine.forward_backward({sequences, length, ids, ids, tokens, 1, micro_batches},
+      engine.forward_backward({sequences, length, ids, ids, tokens, of_step, micro_batches},
                               micro + 1 == micro_batches ? hooks : BackwardHooks{});
     optimizer.step(config.train, rate, ++steps);
   }
@@ -101,6 +102,33 @@ TEST(Step, AllocatesNothingAndWaitsOnlyForExpertCounts) {
         EXPECT_EQ(after.waits - before.waits, passes) << layout.str() << " recompute " << recompute;
         EXPECT_TRUE(std::isfinite(t.optimizer.gradient_norm()));
       }
+}
+
+// A pass of training is another graph if other weights have arrived: an evaluation waits for none
+// of multi-token prediction. So it is in a step of another size, which divides indexers' losses.
+TEST(Step, KeepsGraphsApart) {
+  const int n = world().size();
+  const std::vector<std::string> cases[] = {
+      {"--model.mtp_depth=1"},
+      {"--model.attention=indexed", "--model.index_n_heads=2", "--model.index_head_dim=8", "--model.index_topk=3"}};
+  for (const std::vector<std::string>& settings : cases) {
+    SCOPED_TRACE(settings[0]);
+    std::vector<std::string> dense = {"--moe.experts=0"};
+    dense.insert(dense.end(), settings.begin(), settings.end());
+    std::vector<std::vector<std::vector<std::byte>>> weights;  // with graphs and without
+    for (const char* graphs : {"1", "0"}) {
+      setenv("SWITCHYARD_GRAPHS", graphs, 1);
+      Trained t(config_of(dense), Layout{n, 1, 1, 1});
+      for (int step = 0; step < 5; ++step) {
+        t.step(step < 3 ? 4 : 8);
+        if (step == 2) t.engine.evaluate({sequences, length, t.ids, t.ids, sequences * length}, false);
+        t.engine.take_statistics();
+      }
+      weights.push_back(t.weights());
+    }
+    EXPECT_TRUE(weights[0] == weights[1]);
+  }
+  unsetenv("SWITCHYARD_GRAPHS");
 }
 
 // The forward and backward passes of a dense model, and the weight update of every model, become

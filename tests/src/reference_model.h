@@ -166,9 +166,13 @@ class Model {
         ids[t] = inside ? ids_[t + k] : targets_[t / S_ * S_ + S_ - 1];
         targets[t] = inside ? targets_[t + k] : -1;
       }
-      x = plus(linear(p, prefix + "hidden_projection", T, m.d_model, normed(p, prefix + "hidden_norm", x)),
-               linear(p, prefix + "embedding_projection", T, m.d_model,
-                      normed(p, prefix + "embedding_norm", embedded(p, ids))));
+      // The main pass alone counts for the running averages of the embedding's batch norm.
+      const auto of_main_pass = column_moments_;
+      const Numbers embeddings = embedded(p, ids);
+      column_moments_ = of_main_pass;
+      x = plus(
+          linear(p, prefix + "hidden_projection", T, m.d_model, normed(p, prefix + "hidden_norm", x)),
+          linear(p, prefix + "embedding_projection", T, m.d_model, normed(p, prefix + "embedding_norm", embeddings)));
       run_block(block);
       if (has_norm) x = normed(p, prefix + "head_norm", x);
       const Loss loss = output_loss(p, x, targets);
@@ -510,6 +514,7 @@ class Model {
     const bool encoder = c_.model.kind == ModelKind::encoder;
     const std::vector<Index> visible = lengths();
     const auto seen = [&](Index b, Index i, Index j) {
+      if (encoder && i >= visible[b]) return i == j;  // padding, whose output nobody reads
       const Index end = prefix_ends_.empty() ? i + 1 : std::max(i + 1, prefix_ends_[b * S_ + i]);
       if (j >= (encoder ? visible[b] : end)) return false;
       const auto row = selected.begin() + (b * S_ + i) * topk;

@@ -175,6 +175,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"longformer_both_norms",
                          {"--encoder.attention=longformer", "--encoder.window=2", "--encoder.global_tokens=1",
                           "--model.norm_position=both", "--moe.drop_order=probability", "--train.recompute=norms"}},
+                    // Padding after a source of one token has no token within these windows.
+                    Case{"window_shorter_than_the_padding",
+                         {"--encoder.window=2", "--model.position=t5", "--model.t5_buckets=6"}},
+                    Case{"longformer_window_alone",
+                         {"--encoder.attention=longformer", "--encoder.window=3", "--encoder.global_tokens=0",
+                          "--encoder.position=alibi", "--train.recompute=block"}},
                     Case{"led",
                          {"--encoder.attention=longformer", "--encoder.window=2", "--encoder.global_tokens=2",
                           "--encoder.global_projections=true", "--model.position=learned", "--model.norm_position=post",

@@ -291,6 +291,8 @@ INSTANTIATE_TEST_SUITE_P(
               "--model.embedding_norm=true", "--moe.experts=0", "--train.recompute=attention"}},
         Case{"batchnorm_mtp_computed_again",
              {"--model.norm=batchnorm", "--model.mtp_depth=2", "--train.recompute=norms", "--moe.first_dense=1"}},
+        Case{"batchnorm_of_the_embedding_mtp",
+             {"--model.norm=batchnorm", "--model.embedding_norm=true", "--model.mtp_depth=2"}},
         Case{"batchnorm_reversible",
              {"--model.norm=batchnorm", "--train.reversible=true", "--moe.experts=0", "--model.layers=3",
               "--model.norm_bias=true"}},
