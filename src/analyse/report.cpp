@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "src/io/manifest.h"
-#include "src/params/block_specs.h"
 #include "src/params/specs.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
@@ -211,12 +210,15 @@ std::string model_text(const ExpertReport& r) {
   const ExpertHistory& h = r.state.experts;
   if (!r.config) return counted(h.layers, "layer") + " with " + counted(h.experts, "expert");
   const Config& c = *r.config;
-  const Index with_experts = count_moe(block_specs(c));
+  Index with_experts = 0;
+  for (Index layer = 0; layer < c.model.layers; ++layer) with_experts += c.is_moe(layer);
+  const std::string modules =
+      c.model.mtp_depth > 0 ? "; " + counted(c.model.mtp_depth, "module") + " of multi-token prediction" : "";
   const ParamCount params = count_params(c, r.state.vocab);
   return fmt::format(
-      "{}, {} with {}, {} chosen per token; d_model {}; {} parameters, {} active", counted(c.model.layers, "layer"),
+      "{}, {} with {}, {} chosen per token{}; d_model {}; {} parameters, {} active", counted(c.model.layers, "layer"),
       with_experts == c.model.layers ? "each" : std::to_string(with_experts), counted(c.moe.experts, "expert"),
-      c.moe.top_k, c.model.d_model, count_text(params.total), count_text(params.active));
+      c.moe.top_k, modules, c.model.d_model, count_text(params.total), count_text(params.active));
 }
 
 ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& options) {

@@ -383,7 +383,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     map.colour_bar = false;
     map.width = grid_width(ev.layers.size());
     map.plot_height = static_cast<int>(std::clamp<Index>(domains * 24, 48, 240));
-    std::string caption = fmt::format("layer {}", ev.layers[l]);
+    std::string caption = fmt::format("layer {}", layer_text(r, ev.layers[l]));
     if (domains > 1) caption += fmt::format(", divergence {:.3f} bits", r.specialisation[l].mean);
     page.picture(map, "Share of each expert by domain, " + caption, caption);
   }
@@ -396,7 +396,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     page << "<h3>How far apart the domains are</h3>\n";
     std::vector<std::vector<std::string>> table;
     for (const Specialisation& s : r.specialisation)
-      table.push_back({std::to_string(s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),
+      table.push_back({layer_text(r, s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),
                        s.domain_a + " and " + s.domain_b});
     page << html_table({{"layer", "mean of the pairs", "largest", "between"}, table}, 3);
     page
@@ -413,13 +413,13 @@ void number_section(Page& page, const ExpertReport& r) {
                       percent_text(r.even_share()));
   std::vector<std::vector<std::string>> layers, experts;
   for (const LayerLoad& l : r.load) {
-    layers.push_back({std::to_string(l.layer), count_text(l.routed), percent_text(l.drop_rate),
+    layers.push_back({layer_text(r, l.layer), count_text(l.routed), percent_text(l.drop_rate),
                       fmt::format("{:.3f}", l.max_over_mean), fmt::format("{:.3f}", l.max_vio()),
                       fmt::format("{:.3f}", l.cv), fmt::format("{:.4f}", l.entropy), std::to_string(l.dead),
                       std::to_string(l.overloaded), expert_and_share(l, l.busiest()), expert_and_share(l, l.idlest())});
     for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
       const ExpertLoad& x = l.experts[e];
-      experts.push_back({std::to_string(l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
+      experts.push_back({layer_text(r, l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
                          percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability),
                          fmt::format("{:+.4f}", x.probability_gap)});
     }

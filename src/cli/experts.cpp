@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 
@@ -35,15 +37,18 @@ Index parse_placement(const std::string& text) {
   return *ranks;
 }
 
-// Writes to a device or pipe directly; replaces a file atomically. A link stays a link.
+// Returns the path of the file to replace: a link stays a link.
+fs::path written_path(const fs::path& path) {
+  return file_exists(path) ? fs::canonical(path) : path;
+}
+
+// Writes to a device or pipe directly; replaces a file atomically.
 void write_output(const fs::path& path, const std::string& text) {
-  const fs::file_type type = file_type(path);
-  const bool exists = type != fs::file_type::not_found;
-  if (exists && type != fs::file_type::regular) {
+  if (file_exists(path) && !is_file(path)) {
     std::ofstream out(path);
     if (!(out << text << std::flush)) fail("cannot write {}", path.string());
   } else {
-    write_file(exists ? fs::canonical(path) : path, text);
+    write_file(written_path(path), text);
   }
 }
 
@@ -54,7 +59,12 @@ void check_output(const fs::path& path) {
   if (path.empty() || is_folder(path)) bad_input("'{}' is not a file's name: name a file", path.string());
   if (!is_folder(folder))
     bad_input("cannot write {}: there is no folder {}: create it first", path.string(), folder.string());
-  if (access(folder.c_str(), W_OK) != 0) bad_input("cannot write {}: the folder is not writable", path.string());
+  // The folder of a device or a pipe does not change.
+  if (file_exists(path) && !is_file(path)) {
+    if (access(path.c_str(), W_OK) != 0) bad_input("cannot write {}: {}", path.string(), std::strerror(errno));
+  } else if (access(folder.c_str(), W_OK) != 0) {
+    bad_input("cannot write {}: the folder is not writable", path.string());
+  }
 }
 
 bool colours_wanted() {
@@ -98,6 +108,8 @@ int experts_command(CommandLine& line) {
   for (const char* output : {"hdf5", "figures-csv", "placement-file"})
     if (arguments.count(output) && arguments[output].as<std::string>() == "-")
       bad_input("experts: --{} needs a file's name", output);
+  if (!hdf5.empty() && file_exists(hdf5) && !is_file(hdf5))
+    bad_input("experts: --hdf5 {} is no regular file: name one", hdf5);
 
   const bool replays = wants_replay(arguments);
   Index ranks = 0;
@@ -132,7 +144,7 @@ int experts_command(CommandLine& line) {
   if (!hdf5.empty()) {
     std::vector<Section> sections = load_sections(report);
     sections.insert(sections.end(), report.sections.begin(), report.sections.end());
-    write_figures(hdf5, sections, "switchyard experts " + report.checkpoint.string(), provenance);
+    write_figures(written_path(hdf5), sections, "switchyard experts " + report.checkpoint.string(), provenance);
   }
   if (!figures.empty()) write_output(figures, csv_with_provenance(sections_csv(report.sections), provenance));
   if (arguments["json"].as<bool>())

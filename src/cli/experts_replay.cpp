@@ -284,6 +284,10 @@ std::vector<Section> replay_sections(Comm& world, const po::variables_map& argum
       layers.push_back(static_cast<Index>(l));
       layer_ids.push_back(ids[l]);
     }
+  if (layers.empty())
+    bad_input(
+        "experts: --replay and --ablate run no layer of multi-token prediction: {}",
+        arguments.count("layer") ? fmt::format("set --layer below {}", trained.config.model.layers) : "leave them out");
   for (const char* which : {"replay", "ablate"}) {
     if (!arguments.count(which)) continue;
     const fs::path dir = arguments[which].as<std::string>();

@@ -64,7 +64,7 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
        "above 1: tokens that are there already become less likely")
       ("stop", po::value<std::vector<std::string>>(&s.stops),
        "end a text before this string; may be given several times")
-      ("seed", po::value<std::uint64_t>(&s.options.seed)->default_value(1),
+      ("seed", seed_value(s.options.seed),
        "the random choices follow from this number")
       ("batch", po::value<Index>(&s.options.batch)->default_value(16),
        "texts that a data-parallel rank computes at a time")

@@ -238,6 +238,14 @@ std::vector<CommandOption> options_of(const Command& command, Comm& world) {
   return options;
 }
 
+po::typed_value<std::string>* seed_value(std::uint64_t& seed) {
+  return po::value<std::string>()->default_value("1")->notifier([&seed](const std::string& text) {
+    const auto number = parse_number<std::uint64_t>(text);
+    if (!number) bad_input("--seed {}: expected a whole number from 0 to 2^64 - 1", text);
+    seed = *number;
+  });
+}
+
 std::vector<int> parse_ranks(const std::string& text) {
   constexpr int most = 1 << 20;
   std::vector<int> ranks;

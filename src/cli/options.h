@@ -74,6 +74,10 @@ void starts_ranks_itself(const char* command);
 // Prints that the command was asked to stop, and returns the exit code for it.
 int report_stop();
 
+// Returns the value of an option --seed, which is 1 by default. Boost itself takes negative numbers
+// for large ones.
+po::typed_value<std::string>* seed_value(std::uint64_t& seed);
+
 // Parses the numbers of ranks of --ranks, "1,2,4". Throws InputError.
 std::vector<int> parse_ranks(const std::string& text);
 

@@ -135,8 +135,7 @@ int prepare_command(CommandLine& line) {
   add("valid-fraction", po::value(&options.valid_fraction)->default_value(0.05, "0.05"),
       "share of each domain's bytes kept for validation; a long document is cut in two for it");
   add("output", po::value(&output)->required()->value_name("DIR"), "folder of the data set");
-  add("seed", po::value(&options.seed)->default_value(1),
-      "of the validation split and of the text a tokenizer learns from");
+  add("seed", seed_value(options.seed), "of the validation split and of the text a tokenizer learns from");
   add("overwrite", po::bool_switch(&options.overwrite), "replace the whole data set that is there");
   add("quiet", "no progress");
   add("json", "print the result as JSON");

@@ -153,16 +153,18 @@ class Points {
             return p.layout == named->layout && p.global_batch == batch && p.balanced == named->balanced;
           }))
         continue;
+      ScalePoint point;
+      Config config;
       try {
         check_config_for_layout(to_choose_by(config_, batch), named->layout);
-        ScalePoint point = this->point(named->layout, batch, named->balanced);
-        const Config config = measured(point);
-        std::erase_if(point.runs,
-                      [&](const Training& t) { return !has_ended(t) || !other_settings(t.run, config).empty(); });
-        point.requested = false;
-        if (!point.runs.empty()) found.push_back(std::move(point));
+        point = this->point(named->layout, batch, named->balanced);
+        config = measured(point);
       } catch (const InputError&) {  // a run of another configuration
+        continue;
       }
+      std::erase_if(point.runs, [&](const Training& t) { return !matches(t, config); });
+      point.requested = false;
+      if (!point.runs.empty()) found.push_back(std::move(point));
     }
     std::ranges::sort(found, {}, [](const ScalePoint& p) {
       return std::tuple(p.layout.ranks, p.global_batch, p.layout.tp, p.layout.ep, p.layout.etp, p.layout.ranks_per_node,
@@ -172,6 +174,17 @@ class Points {
   }
 
  private:
+  // Returns whether an earlier call measured the run, with these settings. Warns of a run whose
+  // files cannot be read.
+  static bool matches(const Training& training, const Config& config) {
+    try {
+      return has_ended(training) && other_settings(training.run, config).empty();
+    } catch (const InputError& e) {
+      warn(fmt::format("{} was measured by an earlier call and is left out: {}", training.run.string(), e.what()));
+      return false;
+    }
+  }
+
   std::vector<std::string> settings(const ScalePoint& point) const {
     std::vector<std::string> settings = settings_of(options_, point.layout, point.global_batch, point.micro_batch);
     if (point.balanced)

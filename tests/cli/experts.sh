@@ -97,6 +97,23 @@ expect_ok "$switchyard" experts run --compare deep
 expect_output "First: run/checkpoints/step-00000012"
 expect_error "missing: create it" "$switchyard" experts run --hdf5 missing/load.h5
 expect_error "needs a file" "$switchyard" experts run --hdf5 -
+# A pipe is not replaced. A link stays a link.
+mkfifo pipe
+expect_error "--hdf5 pipe is no regular file" "$switchyard" experts run --hdf5 pipe
+expect_error "--hdf5 /dev/null is no regular file" "$switchyard" experts run --hdf5 /dev/null
+[[ -p pipe && -c /dev/null ]] || die "a pipe or a device was replaced"
+echo >linked.h5
+ln -s linked.h5 link.h5
+expect_ok "$switchyard" experts run --hdf5 link.h5
+[[ -L link.h5 && $(wc -c <linked.h5) -gt 1000 ]] || die "a link was replaced"
+# A device may be in a folder that the user cannot write.
+if [[ $(id -u) -ne 0 ]]; then
+  expect_ok "$switchyard" experts run --csv /dev/null
+elif command -v setpriv >/dev/null; then
+  chmod 755 .
+  chmod -R go+rX run
+  expect_ok setpriv --reuid 65534 --clear-groups env HOME=/tmp "$switchyard" experts run --csv /dev/null
+fi
 
 expect_ok "$switchyard" evaluate run --backend cpu
 expect_ok "$switchyard" experts run --html page.html

@@ -36,6 +36,11 @@ expect_ok ranks 2 train config.ini --run.dir=halves --parallel.ep=2 --run.resume
 expect_ok "$switchyard" evaluate whole
 expect_ok ranks 2 evaluate whole
 expect_ok "$switchyard" experts whole --layer 2
+expect_output "2 layers, each with 4 experts, 2 chosen per token; 2 modules of multi-token prediction; d_model 32"
+# They do not run in a replay.
+for measure in --replay --ablate; do
+  expect_error "set --layer below 2" "$switchyard" experts whole --layer 2 $measure data --max-windows 2
+done
 expect_error "the layers with experts are" "$switchyard" experts whole --layer 9
 expect_ok "$switchyard" generate whole --prompt "token" --tokens 4
 # A training can go on without the modules, and refuses to resume without them.

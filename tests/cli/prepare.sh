@@ -167,6 +167,7 @@ for i in $(seq 1 100); do echo "line $i of thirty characters..."; done >lengths/
 for i in $(seq 1 900); do echo "line $i of the long document"; done >lengths/long
 truncate -s 3000 lengths/short
 truncate -s 20001 lengths/long
+expect_error "--seed -1: expected a whole number from 0 to" "$switchyard" prepare --domain a=lengths --seed -1 --output lengths.out
 for seed in 1 2 3 4 5 6; do
   expect_ok "$switchyard" prepare --domain a=lengths --seed $seed --output lengths.out --overwrite
   expect_output "5."

@@ -107,6 +107,11 @@ left_out="--layouts tp 1 ep 2 etp 1 is not measured on 1 rank: 1 rank is not div
 [[ $err == *"$left_out"* && $err != *"no point has"* ]] || die "no word of the layout that is left out"
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --layouts ep2 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
 [[ $err == *"$left_out"*"no point has 1 rank: speed-up and efficiency are those over 2 ranks"* ]] || die "no word of the missing base"
+# A damaged measurement of an earlier call is named and left out.
+for run in above/config/*/r2-tp1-ep2-etp1-own-1; do echo damaged >>"$run/config.ini"; done
+expect_ok "$switchyard" scale config.ini --ranks 1 --layouts tp1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
+[[ $err == *"$run was measured by an earlier call and is left out: $run/config.ini"* ]] || die "no word of the damage: $err"
+[[ $(wc -l <above/config.csv) -eq 2 ]] || die "other rows: $(cat above/config.csv)"
 
 # Both kinds of scaling share the runs on the fewest ranks, and the runs of --weak are measured
 # already. Figures are made for both.
