@@ -3,7 +3,13 @@
 # as root or with sudo and takes less than 10 minutes on 2 cores.
 # A second run reuses existing packages, build, corpus, data set and checkpoints.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if (($# > 0)); then
+  sed -nE '2,/^[^#]/s/^# ?//p' "${BASH_SOURCE[0]}"
+  [[ $1 == --help ]] && exit 0
+  echo "launch/quickstart.sh takes no arguments" >&2
+  exit 2
+fi
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 run=runs/quickstart
 
 heading() { printf '\n[%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"; }

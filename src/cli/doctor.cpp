@@ -312,6 +312,7 @@ int doctor_command(CommandLine& line) {
   bool wanted = false;
   agree_on_errors(line.world, [&] { wanted = parse_options(line, "doctor", options, {}, arguments); });
   if (!wanted) return 0;
+  if (!machine.empty()) check_can_measure(line.world);
   Findings findings;
   findings.mpi = mpi_info();
   findings.ranks = collect_facts(line.world, folder);

@@ -83,7 +83,10 @@ bool read_settings(CommandLine& line, Settings& s, po::variables_map& arguments)
   if (!(sampling.top_p > 0 && sampling.top_p <= 1)) errors.add("generate: --top-p must be in (0, 1]");
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) errors.add("generate: --min-p must be in [0, 1]");
   if (!(sampling.repetition_penalty > 0)) errors.add("generate: --repetition-penalty must be above 0");
-  if (sampling.top_k < 0 || s.options.tokens < 0) errors.add("generate: --top-k and --tokens must not be negative");
+  constexpr Index max_tokens = Index{1} << 30;
+  if (sampling.top_k < 0) errors.add("generate: --top-k must not be negative");
+  if (s.options.tokens < 0 || s.options.tokens > max_tokens)
+    errors.add("generate: --tokens must be from 0 to {}", max_tokens);
   if (s.options.batch < 1) errors.add("generate: --batch must be at least 1");
   for (const std::string& stop : s.stops)
     if (stop.empty()) errors.add("generate: --stop must not be empty");

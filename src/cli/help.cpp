@@ -149,10 +149,11 @@ std::string command_page(Comm& world) {
                         command.summary);
     const std::vector<CommandOption> options = options_of(command, world);
     if (options.empty()) continue;
-    page += "\n| option | meaning |\n| --- | --- |\n";
+    page += "\n| option | default | meaning |\n| --- | --- | --- |\n";
     for (const CommandOption& option : options)
       page +=
-          fmt::format("| `{}{}` | {} |\n", option.name, option.takes_value ? " VALUE" : "", table_cell(option.help));
+          fmt::format("| `{}{}` | {} | {} |\n", option.name, option.takes_value ? " VALUE" : "",
+                      option.default_value.empty() ? "" : "`" + option.default_value + "`", table_cell(option.help));
   }
   return page;
 }

@@ -130,9 +130,14 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   all.add(options);
   all.add_options()("help,h", "show this");
   if (line.options) {
-    for (const auto& option : all.options())
-      line.options->push_back(
-          {"--" + option->long_name(), option->description(), option->semantic()->max_tokens() > 0});
+    for (const auto& option : all.options()) {
+      const bool takes_value = option->semantic()->max_tokens() > 0;
+      // "arg (=0.8)"
+      const std::string form = option->format_parameter();
+      const std::size_t begin = takes_value ? form.find("(=") : form.npos;
+      line.options->push_back({"--" + option->long_name(), option->description(), takes_value,
+                               begin == form.npos ? "" : form.substr(begin + 2, form.size() - begin - 3)});
+    }
     return false;
   }
   for (const std::string& name : positional) {
@@ -181,10 +186,15 @@ bool parse_options(const CommandLine& line, const std::string& command, const po
   }
   for (const auto& option : all.options()) {
     const std::string& name = option->long_name();
-    if (const auto value = out.find(name); value != out.end() && !value->second.empty())
-      option->semantic()->notify(value->second.value());
-    else if (option->semantic()->is_required() && !wrong.contains(name))
+    if (const auto value = out.find(name); value != out.end() && !value->second.empty()) {
+      try {
+        option->semantic()->notify(value->second.value());
+      } catch (const InputError& e) {
+        errors.add("{}: {}", command, e.what());
+      }
+    } else if (option->semantic()->is_required() && !wrong.contains(name)) {
       errors.add("{}: --{} is missing: {}", command, name, usage.text());
+    }
   }
   for (const std::string& p : positional)
     if (!out.count(p)) errors.add("{}: {} is missing: {}", command, p, usage.text());

@@ -18,6 +18,7 @@ struct CommandOption {
   std::string name;  // "--json"
   std::string help;
   bool takes_value = false;
+  std::string default_value = {};  // as --help prints it; empty if there is none
 };
 
 struct CommandLine {

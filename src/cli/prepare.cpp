@@ -56,7 +56,10 @@ std::string as_table(const Dataset& dataset) {
                               double share) {
     table.row({name, split, std::to_string(documents), std::to_string(tokens), std::to_string(bytes),
                percent_text(share),
-               bytes > 0 ? fmt::format("{:.3f}", static_cast<double>(tokens) / static_cast<double>(bytes)) : "-"});
+               // with a loss mask, these are the bytes of counted tokens alone
+               bytes > 0 && !dataset.has_loss_mask()
+                   ? fmt::format("{:.3f}", static_cast<double>(tokens) / static_cast<double>(bytes))
+                   : "-"});
   });
   return table.str();
 }

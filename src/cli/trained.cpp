@@ -136,10 +136,12 @@ Index vocab_of(const Config& config, const fs::path& file) {
 void check_positions(const Config& config, Index positions) {
   for (Index layer = 0; layer < config.model.layers; ++layer)
     if (const Config::Model& m = config.model_of(layer); m.position == Position::learned && positions > m.seq_len)
-      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens", m.seq_len, positions);
+      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens, or shorten the prompt",
+                m.seq_len, positions);
   if (const Config::Model& m = config.model; m.position == Position::axial)
     if (const double learned = m.axial_shape[0] * m.axial_shape[1]; static_cast<double>(positions) > learned)
-      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens", learned, positions);
+      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens, or shorten the prompt",
+                learned, positions);
 }
 
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout layout, const std::string& backend,

@@ -1,6 +1,7 @@
 // Requirements of layouts and devices on a configuration.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "dist/token_dispatcher.h"
 #include "kernels/device.h"
@@ -156,8 +157,30 @@ void check_config_for_device(std::string_view setting, const Config& config, con
     bad_input("model.attention = lsh: lsh attention has no GPU kernels yet: set {} = cpu", setting);
 }
 
-std::vector<std::string> config_warnings(const Config& config, const Layout& layout) {
+namespace {
+
+// Returns a warning for each of these keys that is set, although nothing reads it.
+std::vector<std::string> unread_keys(const Config& config) {
+  bool scales_rope = false;
+  for (Index layer = 0; layer < config.num_blocks(); ++layer)
+    scales_rope |= config.model_of(layer).rope_scaling != RopeScaling::none;
+  const std::string optimizer = value_of(config, "train.optimizer");
+  const std::tuple<const char*, bool, const char*> keys[] = {
+      {"model.rope_factor", scales_rope, "model.rope_scaling is none"},
+      {"train.momentum", optimizer == "sgd", "train.optimizer is not sgd"},
+      {"train.muon_momentum", optimizer == "muon", "train.optimizer is not muon"},
+      {"train.mtp_loss_weight", config.model.mtp_depth > 0, "model.mtp_depth is 0"}};
   std::vector<std::string> out;
+  for (const auto& [key, is_read, reason] : keys)
+    if (const std::string value = value_of(config, key); !is_read && value != find_config_key(key)->default_value)
+      out.push_back(fmt::format("{} = {} has no effect, because {}", key, value, reason));
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> config_warnings(const Config& config, const Layout& layout) {
+  std::vector<std::string> out = unread_keys(config);
   const auto& e = config.moe;
   const Index together = layout.dp() * config.train.micro_batch, batch = config.train.largest_batch();
   if (e.experts > 1 && e.top_k == 1 && e.renormalizes())

@@ -27,18 +27,24 @@ Json config_of(const fs::path& folder) {
   }
 }
 
-// Returns the template in tokenizer_config.json: a text, or the one that is named "default".
-std::string template_of(const Json& config) {
+constexpr const char *default_name = "default", *tool_name = "tool_use";
+
+// Returns the template of this name in tokenizer_config.json, or the only one, whose name is
+// "default". Empty if there is none.
+std::string template_of(const Json& config, const char* wanted) {
   const Json* found = config.find("chat_template");
   if (!found) return "";
-  if (found->is_string()) return found->get<std::string>();
+  if (found->is_string()) return wanted == std::string_view(default_name) ? found->get<std::string>() : "";
   if (!found->is_array()) return "";
   for (const Json& named : *found) {
     const Json *name = named.find("name"), *text = named.find("template");
-    if (name && text && text->is_string() && *name == Json("default")) return text->get<std::string>();
+    if (name && text && text->is_string() && *name == Json(wanted)) return text->get<std::string>();
   }
   return "";
 }
+
+// An answer. Templates may trim answers, so it has no blanks.
+constexpr std::string_view probe = "answer0answer";
 
 // Answers in the text of a conversation: byte ranges.
 struct Answers {
@@ -59,9 +65,13 @@ std::vector<Answers> answers_of(const Json::Array& messages, const Json& tools, 
     const auto first = messages.begin();
     const std::string before = chat.text({first, first + static_cast<std::ptrdiff_t>(i)}, true, tools);
     std::string text = chat.text({first, first + static_cast<std::ptrdiff_t>(i) + 1}, false, tools);
-    const std::size_t begin = common_prefix(before, text);
+    std::size_t begin = common_prefix(before, text);
     // The end of the prompt may differ, such as an opened <think>, but not the message before it.
     if (begin < before.size()) {
+      // The answer may begin with the same characters by chance.
+      Json::Array otherwise(first, first + static_cast<std::ptrdiff_t>(i) + 1);
+      otherwise.back()["content"] = std::string(probe);
+      begin = std::min(begin, common_prefix(before, chat.text(otherwise, false, tools)));
       const std::string bare = chat.text({first, first + static_cast<std::ptrdiff_t>(i)}, false, tools);
       if (begin < common_prefix(before, bare))
         bad_input(
@@ -103,13 +113,13 @@ std::size_t ids_before(std::string_view text, Index cut, bool shared, const std:
 }  // namespace
 
 bool has_chat_template(const fs::path& folder) {
-  return file_exists(folder / chat_template_name) || !template_of(config_of(folder)).empty();
+  return file_exists(folder / chat_template_name) || !template_of(config_of(folder), default_name).empty();
 }
 
 ChatTemplate::ChatTemplate(const fs::path& folder, const fs::path& tokens) : special_tokens_(Json::object()) {
   const fs::path file = folder / chat_template_name;
   const bool own_file = file_exists(file);
-  source_ = own_file ? read_file(file) : template_of(config_of(folder));
+  source_ = own_file ? read_file(file) : template_of(config_of(folder), default_name);
   if (source_.empty()) bad_input("{} has no chat template: write one into {}", folder.string(), file.string());
   const Json config = config_of(tokens);
   for (const Json::Member& member : config.members()) {
@@ -118,24 +128,28 @@ ChatTemplate::ChatTemplate(const fs::path& folder, const fs::path& tokens) : spe
     if (content && content->is_string()) special_tokens_[member.name] = *content;
   }
   template_.emplace((own_file ? file : folder / huggingface_config_name).string(), source_);
+  const fs::path tool_file = folder / "additional_chat_templates" / "tool_use.jinja";
+  if (own_file && file_exists(tool_file))
+    tool_template_.emplace(tool_file.string(), read_file(tool_file));
+  else if (const std::string text = own_file ? "" : template_of(config_of(folder), tool_name); !text.empty())
+    tool_template_.emplace((folder / huggingface_config_name).string() + ", tool_use", text);
 }
 
 std::string ChatTemplate::text(const Json::Array& messages, bool prompt, const Json& tools) const {
   Json variables = special_tokens_;
   variables["messages"] = Json::array(messages);
   variables["add_generation_prompt"] = prompt;
-  if (!tools.is_null()) variables["tools"] = tools;
-  return template_->render(variables);
+  variables["tools"] = tools;
+  variables["documents"] = Json();
+  return (tool_template_ && !tools.is_null() ? *tool_template_ : *template_).render(variables);
 }
 
 std::string ChatTemplate::after_answer(const Json::Array& messages) const {
-  // Templates may trim an answer, so it has no blanks.
-  constexpr std::string_view answer = "answer0answer";
   Json::Array all = messages;
-  all.push_back({{"role", "assistant"}, {"content", std::string(answer)}});
+  all.push_back({{"role", "assistant"}, {"content", std::string(probe)}});
   const std::string whole = text(all, false);
-  const std::size_t at = whole.rfind(answer);
-  return at == whole.npos ? "" : whole.substr(at + answer.size());
+  const std::size_t at = whole.rfind(probe);
+  return at == whole.npos ? "" : whole.substr(at + probe.size());
 }
 
 std::vector<Example> examples_of(const Json& conversation, const ChatTemplate* chat, const Tokenizer& tokenizer) {

@@ -19,7 +19,8 @@ class ChatTemplate {
  public:
   // The template is chat_template.jinja of `folder`, otherwise `chat_template` of its
   // tokenizer_config.json. The texts of special tokens, such as bos_token, are those of the
-  // tokenizer_config.json of `tokens`, if it exists.
+  // tokenizer_config.json of `tokens`, if it exists. Conversations with tools have the template
+  // that is named tool_use, if there is one.
   // Throws InputError that names the file if there is no template, or if it does not parse.
   ChatTemplate(const std::filesystem::path& folder, const std::filesystem::path& tokens);
 
@@ -33,7 +34,7 @@ class ChatTemplate {
  private:
   std::string source_;
   Json special_tokens_;
-  std::optional<Template> template_;
+  std::optional<Template> template_, tool_template_;
 };
 // Returns whether a folder has a chat template.
 bool has_chat_template(const std::filesystem::path& folder);

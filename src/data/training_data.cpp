@@ -24,7 +24,7 @@ void check_data_path(const Config& config) {
   if (!file_exists(std::filesystem::path(path) / "dataset.ini"))
     bad_input(
         "data.path = {} is no data set (it has no dataset.ini): set it to a folder that `switchyard prepare` wrote "
-        "(a relative path begins in the working directory)",
+        "(a relative path begins in the working directory, or beside the configuration that sets it)",
         path);
 }
 

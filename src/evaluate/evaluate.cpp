@@ -80,7 +80,7 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
         ++tokens;
       }
     };
-    const Index all = streams[d].windows(), n = windows[d], per_pass = options.windows_per_pass;
+    const Index all = streams[d].windows(), n = windows[d];
     const Index tail = all > 0 ? streams[d].length(all - 1) : S;
     const bool short_tail = n == all && n > 0 && tail < S;
     // A window is computed once for each token that is hidden alone.
@@ -88,7 +88,9 @@ std::vector<DomainScore> evaluate(Engine& engine, const Dataset& dataset, const 
       options.hide_each ? streams[d].read_hidden(window, copy, to) : streams[d].read(window, to);
     };
     const Index copies_of_full = options.hide_each ? S : 1;
-    const Index full = (n - (short_tail ? 1 : 0)) * copies_of_full, passes = ceil_div(full, dp * per_pass);
+    const Index full = (n - (short_tail ? 1 : 0)) * copies_of_full;
+    const Index per_pass = std::clamp<Index>(options.windows_per_pass, 1, std::max<Index>(1, full));
+    const Index passes = ceil_div(full, dp * per_pass);
     Index shown = 0;  // of this domain's windows
     for (Index p = 0; p < passes; ++p) {
       const Index first = (p * dp + mesh.coord.dp) * per_pass;

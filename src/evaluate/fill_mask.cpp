@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "src/evaluate/logits.h"
+#include "src/model/largest_logit.h"
 
 namespace sy {
 
@@ -35,7 +36,7 @@ std::vector<std::vector<Filling>> fill_mask(Engine& engine, std::span<const std:
   for (std::size_t p = 0; p < ids.size(); ++p) {
     if (ids[p] != mask_token) continue;
     const std::span<const float> row = std::span(logits).subspan(p * vocab, vocab);
-    const double largest = *std::ranges::max_element(row);
+    const double largest = largest_logit(row);
     double sum = 0;
     for (const float logit : row) sum += std::exp(static_cast<double>(logit) - largest);
     std::vector<Filling>& of_token = fillings.emplace_back();

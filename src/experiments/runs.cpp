@@ -184,7 +184,9 @@ RunInfo inspect_run(const fs::path& folder) {
     check_checkpoint(checkpoints / step_name(run.checkpoint));
   });
   run.step = std::max(run.step, run.checkpoint);
-  const bool saved = run.checkpoint == run.step;
+  // `scale` deletes the checkpoints of its runs.
+  const bool measured = run.checkpoint < 0 && run.step >= run.steps && !file_exists(checkpoints, Links::keep);
+  const bool saved = measured || run.checkpoint == run.step;
   const bool has_lock_file = fs::symlink_status(folder / lock_name, error).type() != fs::file_type::not_found;
   run.state = !run.holder.empty()                                                ? RunState::running
               : !run.problem.empty()                                             ? RunState::damaged

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <optional>
 
+#include "src/model/largest_logit.h"
+
 namespace sy {
 namespace {
 
@@ -23,7 +25,7 @@ struct Extension {
 // Appends the extensions of a beam by its likeliest tokens. logits: of its next token
 void append_extensions(std::span<const float> logits, Index beam, double before, std::size_t count,
                        std::vector<Extension>& all) {
-  const double largest = *std::ranges::max_element(logits);
+  const double largest = largest_logit(logits);
   double sum = 0;
   for (const float z : logits) sum += std::exp(static_cast<double>(z) - largest);
   std::vector<std::int32_t> ids(logits.size());

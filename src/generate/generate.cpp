@@ -214,7 +214,8 @@ std::vector<Continuation> generate(Engine& engine, std::span<const std::vector<s
   std::vector<Continuation> out(prompts.size());
   if (prompts.empty() || options.tokens == 0) return out;
   const std::size_t dp = static_cast<std::size_t>(engine.mesh().layout.dp());
-  const std::size_t wave_size = std::min(dp * static_cast<std::size_t>(options.batch), prompts.size());
+  const std::size_t batch = std::min(static_cast<std::size_t>(options.batch), prompts.size());
+  const std::size_t wave_size = std::min(dp * batch, prompts.size());
   const Index positions = required_positions(prompts, options.tokens);
   const bool whole_passes = engine.config().has_visible_prefix() || engine.config().num_lsh_layers() > 0;
   const Index longest_pass = whole_passes ? positions : std::min(options.prefill, positions);

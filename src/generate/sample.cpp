@@ -17,10 +17,12 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   std::vector<std::int32_t> heap;
   for (std::size_t i = 0; i < score.size(); ++i)
     if (!std::isnan(score[i])) heap.push_back(static_cast<std::int32_t>(i));
-  if (heap.empty()) fail("the model's logits are not numbers: the checkpoint comes from a run that diverged");
   const auto of = [&](std::int32_t id) { return score[static_cast<std::size_t>(id)]; };
   const auto less = [&](std::int32_t a, std::int32_t b) { return of(a) < of(b) || (of(a) == of(b) && a > b); };
-  const std::int32_t best = *std::max_element(heap.begin(), heap.end(), less);
+  const auto largest = std::max_element(heap.begin(), heap.end(), less);
+  if (largest == heap.end() || !std::isfinite(of(*largest)))
+    fail("the model's logits are not numbers: the checkpoint comes from a run that diverged");
+  const std::int32_t best = *largest;
   if (options.temperature <= 0) return best;
 
   // Tokens leave the heap by falling probability, and only as many as are needed.

@@ -23,7 +23,7 @@ struct SampleOptions {
 };
 
 // Samples a token. Ties go to the lower id. u: uniform in [0, 1). seen: the tokens of the text so
-// far. Throws Failure if all logits are NaN.
+// far. Logits that are NaN are never sampled. Throws Failure if the largest is not finite.
 std::int32_t sample_token(std::span<const float> logits, const SampleOptions& options, double u,
                           std::span<const std::int32_t> seen = {});
 

@@ -430,8 +430,9 @@ std::vector<std::string> abandon_newer(const fs::path& run_dir, Index step) {
     fs::path target = dir.string() + abandoned;
     for (int n = 2; file_exists(target); ++n) target = fmt::format("{}{}-{}", dir.string(), abandoned, n);
     rename_folder(dir, target);
-    done.push_back(
-        fmt::format("{} is now {}: remove it where it is of no more use", dir.string(), target.filename().string()));
+    done.push_back(fmt::format(
+        "{} is now {}: training deletes it after run.keep newer checkpoints; to keep it, give it another name",
+        dir.string(), target.filename().string()));
   }
   if (!done.empty()) sync_folder(checkpoints);
   return done;

@@ -313,11 +313,16 @@ std::pair<double, double> measure_links(const Watch& watch, Device& b, Comm& gro
 
 }  // namespace
 
-Machine measure_machine(Comm& world, Device& device, const std::string& name, double memory,
-                        const std::function<void(Index, Index)>& progress) {
+void check_can_measure(const Comm& world) {
   if (world.size() < 2)
     throw CollectiveError(2,
-                          "--machine measures the links between ranks, too: start doctor under mpirun with at least 2");
+                          "--machine measures the links between ranks, too: start doctor with at least 2, as in "
+                          "launch/mpirun.sh 2 switchyard doctor --machine FILE");
+}
+
+Machine measure_machine(Comm& world, Device& device, const std::string& name, double memory,
+                        const std::function<void(Index, Index)>& progress) {
+  check_can_measure(world);
   const int here = ranks_sharing(world, ""), ranks = world.size();
   const Index most = world.max(Index{here}), least = -world.max(-Index{here});
   if (least != most || !check_nodes(world, here).problem.empty())

@@ -103,6 +103,10 @@ Value join_items(const Call& call) {
 
 // first, last
 Value end_item(const Call& call) {
+  if (const auto* generator = std::get_if<Generator>(&call.value.data); generator && call.name == "first") {
+    std::size_t& next = *generator->next;
+    return next < generator->items->size() ? (*generator->items)[next++] : Value::undefined("first item");
+  }
   const List items = call.items();
   if (items.empty()) return Value::undefined("No " + call.name + " item, sequence was empty.");
   return call.name == "first" ? items.front() : items.back();
@@ -111,29 +115,34 @@ Value end_item(const Call& call) {
 Value reverse(const Call& call) {
   List items = call.items();
   std::ranges::reverse(items);
-  if (!call.value.is_string()) return items;
+  if (!call.value.is_string()) return Value::generator(std::move(items));
   std::string text;
   for (const Value& c : items) text += *c.string();
   return text;
 }
 
-Value unique(const Call& call) {
-  List all;
-  for (Value& item : call.items()) {
-    call.budget.step();
-    const auto same = [&](const Value& other) {
-      call.budget.step();
-      return item.is_string() && other.is_string() ? lower_case_of(*item.string()) == lower_case_of(*other.string())
-                                                   : equal(item, other);
-    };
-    if (std::ranges::none_of(all, same)) all.push_back(std::move(item));
-  }
-  return all;
-}
-
 // sort, dictsort, min, max: strings are compared without case.
 Value sort_key(const Value& value) {
   return value.is_string() ? Value(lower_case_of(*value.string())) : value;
+}
+// Items whose keys differ from those before.
+Value unique(const Call& call) {
+  const bool exact = truth(call.argument(0, "case_sensitive", false));
+  const Value attribute = call.argument(1, "attribute");
+  List all, keys;
+  for (Value& item : call.items()) {
+    call.budget.step();
+    const Value value = attribute.is<None>() ? item : path_of(item, attribute);
+    Value key = exact ? value : sort_key(value);
+    const auto same = [&](const Value& other) {
+      call.budget.step();
+      return equal(key, other);
+    };
+    if (std::ranges::any_of(keys, same)) continue;
+    keys.push_back(std::move(key));
+    all.push_back(std::move(item));
+  }
+  return Value::generator(std::move(all));
 }
 void sort_items(List& items, const Value& attribute, bool reversed, bool exact) {
   const auto key = [&](const Value& item) {
@@ -191,7 +200,7 @@ Value select(const Call& call) {
                            : truth(value);
     if (found == wanted) all.push_back(std::move(item));
   }
-  return all;
+  return Value::generator(std::move(all));
 }
 
 Value map_items(const Call& call) {
@@ -209,7 +218,7 @@ Value map_items(const Call& call) {
     Value value = path_of(item, *attribute);
     all.push_back(value.is_undefined() ? call.argument(1, "default", value) : std::move(value));
   }
-  return all;
+  return Value::generator(std::move(all));
 }
 
 Value replace(const Call& call) {
@@ -236,20 +245,21 @@ Value indent(const Call& call) {
           ? *width.string()
           : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(width.need_integer("width"), 0, 1000)), ' ');
   const bool first = truth(call.argument(1, "first", false)), blank = truth(call.argument(2, "blank", false));
-  std::string text = text_of(call.value), out;
-  if (first) out += blanks;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    out += text[i];
-    const bool line_is_blank = i + 1 == text.size() || text[i + 1] == '\n';
-    if (text[i] == '\n' && (blank || !line_is_blank)) {
-      call.budget.create(blanks.size());
-      out += blanks;
-    }
+  const std::string text = text_of(call.value) + '\n';
+  std::string out;
+  bool begins = true;
+  for (const std::string_view line : lines_of(text, false)) {
+    if (!begins) out += '\n';
+    if (begins ? first : blank || !line.empty()) out += blanks;
+    call.budget.create(blanks.size() + line.size() + 1);
+    out += line;
+    begins = false;
   }
   return out;
 }
 
 Value to_int(const Call& call) {
+  if (call.arguments.find(1, "base")) throw ValueError("the base of the filter 'int' is not supported");
   const Value otherwise = call.argument(0, "default", std::int64_t{0});
   if (call.value.is<double>()) {
     const double x = call.value.number();
@@ -276,7 +286,13 @@ Value absolute(const Call& call) {
 }
 
 Value items(const Call& call) {
-  return call.value.is_undefined() ? Value(List()) : call_method(call.value, "items", {}, call.budget);
+  return Value::generator(call.value.is_undefined() ? List()
+                                                    : *call_method(call.value, "items", {}, call.budget).list());
+}
+// An attribute, but no item of a dict.
+Value attribute(const Call& call) {
+  const std::string& name = need(call, 0, "name").need_string("the name of an attribute");
+  return call.value.dict() && !is_method(call.value, name) ? Value::undefined(name) : attribute_of(call.value, name);
 }
 Value escape(const Call& call) {
   std::string text = text_of(call.value);
@@ -321,7 +337,7 @@ constexpr FunctionRow filters[] = {
     {"float", to_float},
     {"abs", absolute},
     {"items", items},
-    {"attr", [](const Call& call) { return item_of(call.value, need(call, 0, "name")); }},
+    {"attr", attribute},
     {"safe", string},
     {"escape", escape},
     {"e", escape},

@@ -55,7 +55,7 @@ struct Call {
   }
   const std::string& text() const { return *value.string(); }  // of a string
   List items() const {
-    budget.create(sizeof(Value) * static_cast<std::size_t>(length_of(value)));
+    budget.create(sizeof(Value) * static_cast<std::size_t>(most_items(value)));
     return items_of(value);
   }
 };

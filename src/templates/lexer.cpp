@@ -65,13 +65,11 @@ class Lexer {
   void add_data(std::size_t end, char kind, char sign) {
     std::string_view data = source_.substr(at_, end - at_);
     if (sign == '-' && kind != '\0') {
-      const std::size_t last = data.find_last_not_of(white_space);
-      data = data.substr(0, last == data.npos ? 0 : last + 1);
+      data = stripped(data, false, true);
     } else if (sign != '+' && (kind == '%' || kind == '#')) {
       // Blanks between the line's begin and the tag go, if nothing else is there.
       const std::size_t line = data.rfind('\n') + 1;
-      if ((line > 0 || line_begins_) && data.find_first_not_of(white_space, line) == data.npos)
-        data = data.substr(0, line);
+      if ((line > 0 || line_begins_) && stripped(data.substr(line), true, true).empty()) data = data.substr(0, line);
     }
     if (!data.empty()) add(TokenKind::data, std::string(data));
     skip_to(end);
@@ -81,7 +79,7 @@ class Lexer {
   void after_tag(char sign, bool trims) {
     std::size_t next = at_;
     if (sign == '-')
-      next = std::min(source_.find_first_not_of(white_space, at_), source_.size());
+      next = source_.size() - stripped(source_.substr(at_), true, false).size();
     else if (sign != '+' && trims && at_ < source_.size() && source_[at_] == '\n')
       ++next;
     skip_to(next);
@@ -112,7 +110,7 @@ class Lexer {
     const auto begin = block_with_name(at_, "raw", sign);
     if (!begin) return false;
     skip_to(*begin);
-    after_tag(sign, true);
+    after_tag(sign, false);
     for (std::size_t tag = source_.find("{%", at_); tag != source_.npos; tag = source_.find("{%", tag + 1)) {
       const char left = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
       const auto end = block_with_name(tag + 2 + (left == '-' || left == '+' ? 1 : 0), "endraw", sign);
@@ -210,12 +208,25 @@ class Lexer {
         text += bytes[at];
       else if (c == 'x' || c == 'u' || c == 'U')
         i = hexadecimal(i, c == 'x' ? 2 : c == 'u' ? 4 : 8, text);
+      else if (c >= '0' && c <= '7')
+        i = octal(i, text);
+      else if (c == 'N')
+        fail("\\N{NAME} in a string is not supported: write the character");
       else if (c != '\n')
         (text += '\\') += c;
     }
     if (i >= source_.size()) fail("a string has no end");
     skip_to(i + 1);
     tokens_.push_back({TokenKind::literal, line, "", Value(std::move(text))});
+  }
+  // Appends the character of one to three octal digits. Returns the offset of the last one.
+  std::size_t octal(std::size_t at, std::string& text) const {
+    char32_t code = 0;
+    std::size_t end = at;
+    for (; end < at + 3 && end < source_.size() && source_[end] >= '0' && source_[end] <= '7'; ++end)
+      code = 8 * code + static_cast<char32_t>(source_[end] - '0');
+    append_character(text, code);
+    return end - 1;
   }
   // Appends the character of the digits after `at`. Returns the offset of the last digit.
   std::size_t hexadecimal(std::size_t at, std::size_t count, std::string& text) const {

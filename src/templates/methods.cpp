@@ -35,8 +35,15 @@ Value strip(const Call& call) {
   return text;
 }
 
+// Throws ValueError if there are more than `most` arguments.
+void limit_arguments(const Call& call, std::size_t most) {
+  if (call.arguments.positional.size() + call.arguments.named.size() > most)
+    throw ValueError(fmt::format("{}() with more than {} arguments is not supported", call.name, most));
+}
+
 // startswith, endswith
 Value affix(const Call& call) {
+  limit_arguments(call, 1);
   const bool begins = call.name == "startswith";
   const auto has = [&](const Value& value) {
     const std::string& needle = value.need_string(fmt::format("the argument of {}()", call.name));
@@ -103,18 +110,27 @@ Value split(const Call& call) {
 
 Value splitlines(const Call& call) {
   List lines;
-  std::string_view rest = call.text();
-  call.budget.create(2 * rest.size());
-  while (!rest.empty()) {
-    const std::size_t end = std::min(rest.find_first_of("\n\r"), rest.size());
+  call.budget.create(2 * call.text().size());
+  for (const std::string_view line : lines_of(call.text(), truth(call.argument(0, "keepends", false)))) {
     call.budget.create(sizeof(Value) + sizeof(std::string));
-    lines.emplace_back(std::string(rest.substr(0, end)));
-    rest.remove_prefix(std::min(end + (rest.substr(end, 2) == "\r\n" ? 2 : 1), rest.size()));
+    lines.emplace_back(std::string(line));
   }
   return lines;
 }
 
-Value as_filter(const Call& call) {  // replace, upper, lower, title, capitalize
+// The first letter of each run of letters becomes upper case. Jinja's filter has other words.
+Value title_case(const Call& call) {
+  std::string out;
+  bool follows_letter = false;
+  for (const std::string_view c : characters_of(call.text())) {
+    const std::string upper = upper_case(c), lower = lower_case_of(c);
+    out += follows_letter ? lower : upper;
+    follows_letter = upper != lower;
+  }
+  return out;
+}
+
+Value as_filter(const Call& call) {  // replace, upper, lower, capitalize
   return apply_filter(call.name, call.value, call.arguments, call.budget);
 }
 Value join_with(const Call& call) {
@@ -123,6 +139,7 @@ Value join_with(const Call& call) {
 
 // find, rfind, count
 Value search(const Call& call) {
+  limit_arguments(call, 1);
   const std::string &text = call.text(), &needle = first_string(call, "sub");
   if (call.name == "count") {
     if (needle.empty()) return length_of(call.value) + 1;
@@ -187,7 +204,7 @@ constexpr FunctionRow string_methods[] = {
     {"split", split},          {"removesuffix", without_affix},
     {"rsplit", split},         {"splitlines", splitlines},
     {"replace", as_filter},    {"upper", as_filter},
-    {"lower", as_filter},      {"title", as_filter},
+    {"lower", as_filter},      {"title", title_case},
     {"capitalize", as_filter}, {"join", join_with},
     {"find", search},          {"rfind", search},
     {"count", search},         {"isdigit", is_all},

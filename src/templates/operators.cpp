@@ -112,7 +112,7 @@ Value item_of(const Value& x, const Value& key) {
   if (x.is_undefined()) undefined_error(x);
   if (const Dict* dict = x.dict())
     if (const Value* value = find(*dict, key)) return *value;
-  if (const std::string* name = key.string()) return x.dict() ? Value::undefined(*name) : attribute_of(x, *name);
+  if (const std::string* name = key.string()) return attribute_of(x, *name);  // a method of a dict
   const auto* integer = std::get_if<std::int64_t>(&key.data);
   if (!integer || x.dict()) return Value::undefined(x.dict() ? repr(key) : std::string(type_name(key)));
   const std::string* text = x.string();

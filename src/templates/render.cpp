@@ -12,16 +12,18 @@ namespace sy {
 
 namespace templates {
 
+using Scope = std::map<std::string, Value, std::less<>>;
+
 struct Macro {
   const Statement* definition;
+  // Variables of the loops and macros around the definition, with their values at that time.
+  Scope outer;
 };
 
 namespace {
 
 // Levels of evaluation, which uses the stack.
 constexpr int max_depth = 1000;
-
-using Scope = std::map<std::string, Value, std::less<>>;
 
 class Renderer {
  public:
@@ -98,8 +100,7 @@ class Renderer {
         break;
       }
       case StatementKind::macro:
-        budget_.create(sizeof(Macro));
-        scopes_.back()[s.text] = Value(static_cast<const Macro*>(&macros_.emplace_back(Macro{&s})));
+        define_macro(s);
         break;
       case StatementKind::scope:
         return in_scope(s.body);
@@ -109,6 +110,16 @@ class Renderer {
         return Flow::next;
     }
     return Flow::normal;
+  }
+
+  void define_macro(const Statement& s) {
+    budget_.create(sizeof(Macro));
+    Macro& macro = macros_.emplace_back(Macro{&s, {}});
+    scopes_.back()[s.text] = Value(static_cast<const Macro*>(&macro));
+    for (std::size_t i = scopes_.size(); i-- > first_scope_;) {
+      budget_.create(2 * sizeof(Value) * scopes_[i].size());
+      macro.outer.insert(scopes_[i].begin(), scopes_[i].end());
+    }
   }
 
   void write(std::string_view text) {
@@ -151,7 +162,7 @@ class Renderer {
 
   void loop(const Statement& s) {
     const Value all = evaluate(*s.expression);
-    budget_.create(sizeof(Value) * static_cast<std::size_t>(length_of(all)));
+    budget_.create(sizeof(Value) * static_cast<std::size_t>(most_items(all)));
     List items = items_of(all);
     if (s.condition) {
       List selected;
@@ -364,8 +375,10 @@ class Renderer {
     for (const auto& [name, value] : arguments.named)
       if (std::ranges::find(s.targets, name, &Target::name) == s.targets.end())
         throw ValueError(fmt::format("macro {} has no parameter '{}'", s.text, name));
-    // The macro sees its own variables and those outside of all loops.
+    // The macro sees its own variables, those of the loops and macros around its definition, and
+    // those outside of all loops.
     const std::size_t caller_scope = std::exchange(first_scope_, scopes_.size());
+    scopes_.push_back(macro.outer);
     scopes_.emplace_back();
     const std::size_t without_default = s.targets.size() - s.defaults.size();
     for (std::size_t i = 0; i < s.targets.size(); ++i) {
@@ -376,6 +389,7 @@ class Renderer {
                                                     : Value::undefined(name);
     }
     std::string text = captured([&] { execute(s.body); });
+    scopes_.pop_back();
     scopes_.pop_back();
     first_scope_ = caller_scope;
     return text;

@@ -26,7 +26,9 @@ constexpr std::pair<std::string_view, Test> tests[] = {
     {"sequence",
      [](const Value& x, const Arguments&) { return x.is_string() || x.list() || x.dict() || x.is_undefined(); }},
     {"iterable",
-     [](const Value& x, const Arguments&) { return x.is_string() || x.list() || x.dict() || x.is_undefined(); }},
+     [](const Value& x, const Arguments&) {
+       return x.is_string() || x.list() || x.dict() || x.is_undefined() || x.is<Generator>();
+     }},
     {"number", [](const Value& x, const Arguments&) { return x.is_number(); }},
     {"integer", [](const Value& x, const Arguments&) { return x.is<std::int64_t>(); }},
     {"float", [](const Value& x, const Arguments&) { return x.is<double>(); }},

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 #include <unicode/locid.h>
+#include <unicode/uchar.h>
 #include <unicode/unistr.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "src/tokenizers/unicode.h"
 
@@ -68,10 +70,15 @@ std::string quoted_repr(std::string_view text) {
   std::string out(1, quote);
   for_each_character(text, [&](char32_t c, std::size_t, std::string_view bytes) {
     if (append_escape(out, c, escaped, letters)) return;
-    if (c < 32 || (c >= 127 && c <= 160) || c == 0xad)
-      out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    else
+    constexpr std::uint32_t not_printable =
+        U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CS_MASK | U_GC_CO_MASK | U_GC_ZL_MASK | U_GC_ZP_MASK | U_GC_ZS_MASK;
+    const auto code = static_cast<std::uint32_t>(c);
+    if (c == U' ' || (U_GET_GC_MASK(static_cast<UChar32>(c)) & not_printable) == 0)
       out += bytes;
+    else
+      out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+             : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                              : fmt::format("\\U{:08x}", code);
   });
   return out + quote;
 }
@@ -140,8 +147,9 @@ void Namespace::set(std::string_view name, Value value) {
 }
 
 const char* type_name(const Value& value) {
-  static constexpr const char* names[] = {"undefined", "none",    "a boolean", "an integer",  "a float", "a string",
-                                          "a list",    "a tuple", "a dict",    "a namespace", "a macro", "a function"};
+  static constexpr const char* names[] = {"undefined", "none",       "a boolean",  "an integer", "a float",
+                                          "a string",  "a list",     "a tuple",    "a dict",     "a namespace",
+                                          "a macro",   "a function", "a generator"};
   return names[value.data.index()];
 }
 
@@ -172,6 +180,8 @@ bool equal(const Value& a, const Value& b, int depth) {
            });
   if (const auto* space = std::get_if<Namespace*>(&a.data)) return *space == std::get<Namespace*>(b.data);
   if (const auto* macro = std::get_if<const Macro*>(&a.data)) return *macro == std::get<const Macro*>(b.data);
+  if (const auto* generator = std::get_if<Generator>(&a.data))
+    return generator->next == std::get<Generator>(b.data).next;
   const Function &f = std::get<Function>(a.data), &g = std::get<Function>(b.data);
   return f.name == g.name && f.self == g.self;
 }
@@ -197,6 +207,11 @@ bool contains(const Value& container, const Value& item) {
   if (const std::string* s = container.string()) return s->find(item.need_string("the left side of 'in'")) != s->npos;
   if (const List* l = container.list()) return std::ranges::any_of(*l, [&](const Value& x) { return equal(x, item); });
   if (const Dict* d = container.dict()) return find(*d, item) != nullptr;
+  if (const auto* generator = std::get_if<Generator>(&container.data)) {
+    for (std::size_t& next = *generator->next; next < generator->items->size();)
+      if (equal((*generator->items)[next++], item)) return true;
+    return false;
+  }
   throw ValueError(fmt::format("'in' is not possible for {}", type_name(container)));
 }
 
@@ -274,8 +289,31 @@ std::string json_of(const Value& value, const JsonStyle& style, int depth) {
   throw ValueError(fmt::format("{} cannot become JSON", type_name(value)));
 }
 
+std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends) {
+  std::vector<std::string_view> lines;
+  std::size_t begin = 0;
+  for_each_character(text, [&](char32_t c, std::size_t at, std::string_view bytes) {
+    constexpr std::u32string_view ends = U"\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029";
+    if (at < begin || ends.find(c) == ends.npos) return;
+    const std::size_t end = at + (text.substr(at, 2) == "\r\n" ? 2 : bytes.size());
+    lines.push_back(text.substr(begin, (keep_ends ? end : at) - begin));
+    begin = end;
+  });
+  if (begin < text.size()) lines.push_back(text.substr(begin));
+  return lines;
+}
+
+std::int64_t most_items(const Value& value) {
+  const auto* generator = std::get_if<Generator>(&value.data);
+  return generator ? static_cast<std::int64_t>(generator->items->size()) : length_of(value);
+}
+
 List items_of(const Value& value) {
   if (value.is_undefined()) return {};
+  if (const auto* generator = std::get_if<Generator>(&value.data)) {
+    const std::size_t next = std::exchange(*generator->next, generator->items->size());
+    return List(generator->items->begin() + static_cast<std::ptrdiff_t>(next), generator->items->end());
+  }
   if (const List* l = value.list()) return *l;
   List items;
   if (const std::string* s = value.string()) {
@@ -294,7 +332,8 @@ std::int64_t length_of(const Value& value) {
   if (const Dict* d = value.dict()) return static_cast<std::int64_t>(d->size());
   if (const std::string* s = value.string())
     return std::ranges::count_if(*s, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-  throw ValueError(fmt::format("{} has no length", type_name(value)));
+  throw ValueError(fmt::format("{} has no length{}", type_name(value),
+                               value.is<Generator>() ? ": apply the filter 'list' to it" : ""));
 }
 
 std::vector<std::string_view> characters_of(std::string_view text) {

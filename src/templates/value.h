@@ -33,6 +33,13 @@ struct None {};
 struct Tuple {
   std::shared_ptr<const List> items;
 };
+// The result of a filter such as select. Its items can be visited once, as those of Python's
+// generators. It is always true, and has no length.
+struct Generator {
+  std::shared_ptr<const List> items;
+  // Number of visited items.
+  std::shared_ptr<std::size_t> next = std::make_shared<std::size_t>(0);
+};
 // A method of a value, or a function of the environment if `self` is empty.
 struct Function {
   std::shared_ptr<const Value> self;
@@ -45,7 +52,7 @@ class Value {
  public:
   using String = std::shared_ptr<const std::string>;
   std::variant<Undefined, None, bool, std::int64_t, double, String, std::shared_ptr<const List>, Tuple,
-               std::shared_ptr<const Dict>, Namespace*, const Macro*, Function>
+               std::shared_ptr<const Dict>, Namespace*, const Macro*, Function, Generator>
       data = None{};
 
   Value() = default;
@@ -58,6 +65,8 @@ class Value {
   Value(Dict items) : data(std::make_shared<const Dict>(std::move(items))) {}
   static Value undefined(std::string name) { return Value(Undefined{std::move(name)}); }
   static Value tuple(List items) { return Value(Tuple{std::make_shared<const List>(std::move(items))}); }
+
+  static Value generator(List items) { return Value(Generator{std::make_shared<const List>(std::move(items))}); }
 
   template <class T>
   bool is() const {
@@ -114,13 +123,18 @@ struct JsonStyle {
 std::string json_of(const Value& value, const JsonStyle& style, int depth = 0);
 
 // Returns the items that a for statement visits: of a list, the keys of a dict, the characters of a
-// string. Undefined has none. Throws ValueError for other values.
+// string, and those of a generator that were not visited. Undefined has none. Throws ValueError for
+// other values.
 List items_of(const Value& value);
+// Returns an upper bound of their number. Throws ValueError likewise.
+std::int64_t most_items(const Value& value);
 std::int64_t length_of(const Value& value);  // of characters, items or keys. Throws ValueError.
 
 // Strings are UTF-8, and positions count characters.
 std::vector<std::string_view> characters_of(std::string_view text);
 std::string_view stripped(std::string_view text, bool left, bool right);  // Python's white space
+// Lines of a text, as Python's splitlines(). keep_ends: each line includes its end.
+std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends);
 std::string upper_case(std::string_view text);
 std::string lower_case_of(std::string_view text);
 

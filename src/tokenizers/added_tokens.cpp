@@ -94,18 +94,22 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, bool
     if (token.single_word && ((begin > 0 && is_alphanumeric(character_before(text, begin).code)) ||
                               (end < text.size() && is_alphanumeric(character_at(text, end).code))))
       continue;
-    if (token.lstrip)
+    if (token.lstrip) {
+      // A token before may have taken the white space in which this one begins.
+      begin = std::max(begin, done);
       while (begin > done) {
         const Character before = character_before(text, begin);
         if (!is_white_space(before.code)) break;
         begin -= before.size;
       }
+    }
     if (token.rstrip)
       while (end < text.size()) {
         const Character after = character_at(text, end);
         if (!is_white_space(after.code)) break;
         end += after.size;
       }
+    if (begin >= end) continue;
     if (begin > done) segments.push_back({done, begin, -1});
     segments.push_back({begin, end, token.id});
     done = end;

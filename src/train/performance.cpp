@@ -58,7 +58,8 @@ std::vector<SectionTime> section_times(const ReducedValues& values, double ranks
 }  // namespace
 
 std::string mfu_problem(const MachinePeak& peak, std::string_view device, DType dtype) {
-  if (peak.machine.empty()) return "give run.machine or run `switchyard doctor --machine`";
+  if (peak.machine.empty())
+    return "give run.machine or measure one: launch/mpirun.sh 2 switchyard doctor --machine FILE";
   if (peak.device != device)
     return fmt::format("run.machine = {} has the speed of {}, and this run computes on {}", peak.machine, peak.device,
                        device);

@@ -67,7 +67,8 @@ std::string training_summary(const Config& config, const Dataset& dataset, const
       "data      {}: {} sequences of {} tokens an epoch; a step takes {}{}\n"
       "epochs    {} until step {}{}",
       static_cast<double>(count.total) / 1e6, static_cast<double>(count.active) / 1e6,
-      count.trained < count.total ? fmt::format(", {:.2f} M trained (LoRA)", static_cast<double>(count.trained) / 1e6)
+      count.trained < count.total ? fmt::format(", {} trained ({})", count_text(count.trained),
+                                                config.train.lora_rank > 0 ? "LoRA" : "indexers")
                                   : "",
       layout.str(), counted(layout.ranks, "rank"), device, megabytes(memory.total()), megabytes(memory.weights),
       megabytes(memory.gradients), megabytes(memory.optimizer), megabytes(memory.activations()),
@@ -113,9 +114,13 @@ std::string end_text(const RunEnd& end) {
   };
   if (end.can_evaluate) next("evaluate " + run);
   if (end.has_experts) next("experts " + run);
+  constexpr Index prompt_tokens = 17, usual_tokens = 200;
+  const std::string tokens = end.positions > 0 && end.positions < prompt_tokens + usual_tokens
+                                 ? fmt::format(" --tokens {}", std::max<Index>(1, end.positions - prompt_tokens))
+                                 : "";
   if (end.can_generate)
     next(fmt::format("generate {} {}", run,
-                     end.is_encoder ? "--fill-mask 'Once upon a [MASK]'" : "--prompt 'Once upon a time'"));
+                     end.is_encoder ? "--fill-mask 'Once upon a [MASK]'" : "--prompt 'Once upon a time'" + tokens));
   return text;
 }
 

@@ -41,6 +41,7 @@ struct RunEnd {
   double seconds = 0;                   // duration of this start
   RunTotals totals;
   bool can_evaluate = false, has_experts = false, can_generate = false, is_encoder = false;
+  Index positions = 0;  // that the model has learned; 0: it can compute texts of any length
 };
 // Returns the duration, the best validation, the checkpoint and useful next commands.
 std::string end_text(const RunEnd& end);

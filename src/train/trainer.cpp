@@ -38,8 +38,8 @@ std::string not_finite_text(const StepMetrics& m) {
       loss   ? fmt::format("the gradient norm is {}, not finite, and the loss {}", text(m.grad_norm), text(m.loss))
       : norm ? fmt::format("the loss is {}, not finite, and the gradient norm {}", text(m.loss), text(m.grad_norm))
              : fmt::format("the loss is {} and the gradient norm {}, neither finite", text(m.loss), text(m.grad_norm));
-  return fmt::format("step {}: {}: lower train.lr or raise train.warmup, and resume from the last checkpoint", m.step,
-                     what);
+  return fmt::format("step {}: {}: lower train.lr or raise train.warmup, and resume from a checkpoint, or begin anew",
+                     m.step, what);
 }
 
 std::string skipped_text(const StepResult& result, const NormHistory& norms, Index max_skipped) {

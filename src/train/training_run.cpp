@@ -401,6 +401,8 @@ void TrainingRun::report_end(Index first) {
   end.has_experts = config_.moe.experts > 0;
   end.can_generate = !state_.tokenizer.empty();
   end.is_encoder = config_.model.kind == ModelKind::encoder;
+  const Position position = config_.model.position;
+  end.positions = position == Position::learned || position == Position::axial ? config_.model.seq_len : 0;
   print(end_text(end));
 }
 

@@ -125,6 +125,33 @@ expect_ok ask
 [[ $out == *"sat on the mat" ]] || die "the answer is '$out'"
 
 # Errors.
+# The mask of an answer that begins like the end of its prompt.
+mkdir thinks
+cat >thinks/chat_template.jinja <<'JINJA'
+{% for m in messages %}{{ '<' ~ m.role[0] ~ '>' ~ m.content ~ '</' ~ m.role[0] ~ '>' }}{% endfor %}
+{% if add_generation_prompt %}{{ '<a><think>' }}{% endif %}
+{% if tools is not none or documents is not none %}TOOLS{% endif %}
+JINJA
+echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<table>x"}]}' >thinks.jsonl
+expect_ok "$switchyard" prepare --chat c=thinks.jsonl --template hf:thinks --valid-fraction 0 --output thinks-data --quiet
+[[ $(head -c 24 thinks-data/c.train.bin | tr -d '\0') == "<u>hi</u><a>" ]] || die "another text: $(tr -d '\0' <thinks-data/c.train.bin)"
+# Lengths of the first sequences: the prompt, whose loss does not count, and the answer.
+[[ $(od -An -t d4 -j 34 -N 8 thinks-data/c.train.idx | tr -s ' ') == " 12 13" ]] ||
+  die "the mask begins elsewhere: $(od -An -t d4 -j 34 -N 8 thinks-data/c.train.idx)"
+[[ $(tr -d '\0' <thinks-data/c.train.bin) != *TOOLS* ]] || die "tools and documents are not none"
+# A conversation with tools has the template of that name.
+mkdir tools
+cat >tools/tokenizer_config.json <<'JSON'
+{"chat_template": [{"name": "default", "template": "{% for m in messages %}{{ m.content }};{% endfor %}"},
+                   {"name": "tool_use", "template": "{{ tools | length }} tools: {% for m in messages %}{{ m.content }};{% endfor %}"}]}
+JSON
+{
+  echo '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "tools": [{"type": "function"}]}'
+  echo '{"messages": [{"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]}'
+} >tools.jsonl
+expect_ok "$switchyard" prepare --chat c=tools.jsonl --template hf:tools --valid-fraction 0 --output tools-data --quiet
+grep -qa "1 tools: a;b;.*c;d;" <(tr -d '\0' <tools-data/c.train.bin) || die "another template: $(tr -d '\0' <tools-data/c.train.bin)"
+
 expect_error "--system and --template belong to --chat" "$switchyard" generate one --prompt a --system s
 expect_error "--template is for conversations" \
   "$switchyard" prepare --domain a=chatml --template hf:chatml --output bad

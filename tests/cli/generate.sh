@@ -41,6 +41,8 @@ drawn=$out
 [[ $(grep -c '"finish": "' .out) -eq 3 ]] || die "not three texts"
 expect_ok ranks 2 generate run --backend cpu --prompts prompts --tokens 20 --seed 4 --batch 1 --json
 [[ $out == "$drawn" ]] || die "another draw on two ranks"
+expect_ok ranks 2 generate run --backend cpu --prompts prompts --tokens 20 --seed 4 --batch 9223372036854775807 --json
+[[ $out == "$drawn" ]] || die "another text with a very large batch"
 generate --prompts prompts --tokens 20 --seed 5 --json
 [[ $out != "$drawn" ]] || die "another seed changes nothing"
 
@@ -75,6 +77,7 @@ bad "min-p" --prompt x --min-p 2
 bad "repetition-penalty" --prompt x --repetition-penalty 0
 bad "--stop" --prompt x --stop ""
 bad "--batch" --prompt x --batch 0
+bad "--tokens must be from 0 to 1073741824" --prompt x --tokens 9223372036854775807
 bad "nothing-here" --prompts nothing-here
 bad "at least 1" --prompt x --parallel.tp=0
 # The batches of the training do not matter.

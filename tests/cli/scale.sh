@@ -113,6 +113,10 @@ expect_ok "$switchyard" scale config.ini --ranks 1 --layouts tp1 --own-routing-o
 [[ $err == *"$run was measured by an earlier call and is left out: $run/config.ini"* ]] || die "no word of the damage: $err"
 [[ $(wc -l <above/config.csv) -eq 2 ]] || die "other rows: $(cat above/config.csv)"
 
+# A measured run is complete, although its checkpoints are deleted.
+expect_ok "$switchyard" runs above
+[[ $out == *" done "* && $out != *interrupted* ]] || die "measured runs are not done: $out"
+
 # Both kinds of scaling share the runs on the fewest ranks, and the runs of --weak are measured
 # already. Figures are made for both.
 mkdir both && cp -r weak/config both/config

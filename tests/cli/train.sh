@@ -130,9 +130,12 @@ expect_ok "$switchyard" evaluate whole --backend cpu --json
 one=$(grep -c '"name"' <<<"$out"); [[ $one -eq 2 ]] || die "not two domains"
 loss1=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
 expect_file whole/evaluation.json
-expect_ok ranks 3 evaluate whole --backend cpu --data data --json --batch 1
-loss3=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
-awk -v a="$loss1" -v b="$loss3" 'BEGIN { exit !(a > 0 && (a - b < 1e-5) && (b - a < 1e-5)) }' || die "loss $loss1 alone, $loss3 on 3 ranks"
+for batch in 1 9223372036854775807; do
+  expect_ok ranks 3 evaluate whole --backend cpu --data data --json --batch $batch
+  loss3=$(sed -n 's/^ "loss": \([0-9.]*\).*/\1/p' <<<"$out")
+  awk -v a="$loss1" -v b="$loss3" 'BEGIN { exit !(a > 0 && (a - b < 1e-5) && (b - a < 1e-5)) }' ||
+    die "loss $loss1 alone, $loss3 on 3 ranks with --batch $batch"
+done
 
 # The result of an evaluation is in the run folder, for any spelling of the checkpoint. A checkpoint
 # that was copied elsewhere has no run folder.

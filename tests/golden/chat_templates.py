@@ -476,6 +476,17 @@ SMALL = [
     "{{ x.y }}", "{{ x['y'] }}", "{{ x() }}", "{{ 1 + 'a' }}", "{{ x + 1 }}", "{{ 1 / 0 }}", "{{ 1 < 'a' }}", "{% for i in 5 %}{% endfor %}", "{{ raise_exception('no') }}",
     "{% if %}{% endif %}", "{{ 1 ", "{% for i in [1] %}", "{{ 'a }}", "{% endif %}", "{{ | trim }}", "{{ a b }}", "{{ 'a' | nofilter }}", "{{ 'a' is notest }}", "{{ (1 }}", "{% set = 1 %}", "{% set a.b = 1 %}",
     "{{ none + 'a' }}", "{{ [1].append(2) }}", "{{ 5 | length }}", "{% break %}", "{{ range(1000000000) }}", "{% set a, b = [1] %}", "{{ 'a' % }}", "{{ x < 1 }}", "{{ none | tojson | nofilter }}", "{{ x | tojson }}",
+    "{% if m | selectattr('r', 'equalto', 'z') %}always{% endif %}{% set g = m | map(attribute='r') %}{{ 'u' in g }}{{ g | join }}{{ g | list }}|{% set g = m | reverse %}{{ (g | first).r }}{% for x in g %}{{ x.r }}{% endfor %}{% for x in g %}!{% endfor %}{{ g is iterable }}{{ g is sequence }}",
+    "{{ m | map(attribute='r') | length }}",
+    "{{ m | selectattr('c') + [1] }}",
+    "{{ [{'k': 'a'}, {'k': 'A'}, {'k': 'b'}] | unique(attribute='k') | list }} {{ ['a', 'A'] | unique(true) | list }}",
+    "{% for v in m %}{% set s = '|' %}{% macro show(p) %}{{ p }}{{ s }}{{ v.r }}{{ loop is defined }}{% endmacro %}{{ show('>') }}{% endfor %}{% macro f(a) %}{% macro g() %}{{ a }}{% endmacro %}{{ g() }}{% endmacro %}{{ f(5) }}",
+    "A{% raw %}\nX{% endraw %}\nB{% raw -%}\nY{% endraw %}",
+    "a {{ 1 -}}\u3000b\u00a0{{- 2 }}\n\u3000{% if true %}c{% endif %}",
+    "{{ 'tool_call x2y'.title() }} {{ \"they're\".title() }} {{ \"they're\" | title }} {{ 'a\\r\\nb\\u2028c\\n'.splitlines(true) }} {{ 'a\\x0bb\\x0cc'.splitlines() }}",
+    "{{ 'a\\r\\nb\\n\\nc\\n' | indent(2) }}|{{ 'a\\n\\nb' | indent(2, true, true) }}|{{ '' | indent }}|{{ 'a\\u2028b' | indent(1) }}",
+    "{{ '\\033[1m\\0\\1234' }}",
+    "{% if d['items'] %}method{% endif %} {{ d['items'] is defined }} {{ d['keys'] is callable }} {{ d['zz'] is defined }} {{ d | attr('a') is defined }} {{ d | attr('items') is callable }}",
 ]
 VARIABLES = {"d": {"a": 1, "b": "two", "c": [1.5, None]}, "m": [{"r": "u", "c": 1}, {"r": "a", "c": 0}], "messages": []}
 

@@ -646,6 +646,11 @@ TEST(Config, NamesTheKeyInWarnings) {
   EXPECT_NE(doubt({"--train.warmup=7", "--train.steps=6"}).find("lower train.warmup"), std::string::npos);
   EXPECT_EQ(doubt({"--train.warmup=6", "--train.steps=6"}), "");
   EXPECT_EQ(doubt({"--moe.top_k=1"}), "");  // dense
+  EXPECT_NE(doubt({"--model.rope_factor=4"}).find("model.rope_factor = 4 has no effect"), std::string::npos);
+  EXPECT_EQ(doubt({"--model.rope_factor=4", "--model.rope_scaling=linear"}), "");
+  EXPECT_NE(doubt({"--train.momentum=0.8"}).find("train.momentum = 0.8 has no effect"), std::string::npos);
+  EXPECT_EQ(doubt({"--train.momentum=0.8", "--train.optimizer=sgd"}), "");
+  EXPECT_NE(doubt({"--train.mtp_loss_weight=0.1"}).find("model.mtp_depth is 0"), std::string::npos);
   // A step has 16 sequences, in micro-batches of 4.
   const std::vector<std::string> global = {"--moe.experts=4", "--moe.aux_scope=global_batch"};
   EXPECT_NE(doubt(global).find("1 * 4 of the step's 16 sequences"), std::string::npos);

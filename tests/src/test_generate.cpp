@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "src/generate/generate.h"
@@ -307,6 +308,18 @@ TEST(Sample, TopPAppliesAfterTopK) {
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.66}).size(), 1u);  // 0.4 / 0.6
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.68}).size(), 2u);
   EXPECT_EQ(shares(logits, {.temperature = 1, .top_k = 2}).count(1), 1u);  // ties: the lower id
+}
+
+// A model that diverged has such logits. No probabilities follow from them.
+TEST(Sample, RefusesLogitsWithoutProbabilities) {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  for (const double temperature : {0.0, 1.0}) {
+    const SampleOptions options{.temperature = temperature};
+    for (const std::vector<float>& logits :
+         {std::vector{1.0f, inf, 2.0f}, {std::nanf(""), std::nanf("")}, {-inf, -inf, -inf}})
+      EXPECT_THROW(sample_token(logits, options, 0.5), Failure);
+    EXPECT_EQ(sample_token(std::vector{-inf, 1.0f, -inf}, options, 0.5), 1);
+  }
 }
 
 TEST(Sample, RepetitionPenaltyLowersSeenIds) {
