@@ -33,7 +33,7 @@ holds() {
 expect_ok ranks 2 train config.ini --run.dir=run --log.csv=true
 last_line_fits
 [[ $(tail -n 1 .out) == "$(tail -n 1 run/train.log)" ]] || die "another last line in train.log"
-grep -qxF "MFU       unknown: give run.machine or run \`switchyard doctor --machine\`" .out || die "no reason for the unknown MFU"
+grep -qxF "MFU       unknown: give run.machine or measure one: launch/mpirun.sh 2 switchyard doctor --machine FILE" .out || die "no reason for the unknown MFU"
 [[ $(value mfu) == unknown && $(value ranks) == 2 && $(value nodes) == 1 && $(value steps) == 7 ]] || die "other numbers"
 [[ $(value device_memory_bytes) == 0 ]] || die "device memory on a CPU"
 holds 'BEGIN { exit !(host_memory_bytes > 1e6 && host_memory_bytes < 4e9) }'

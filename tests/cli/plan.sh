@@ -107,5 +107,5 @@ call ranks 2 doctor --machine here.ini
 expect_file here.ini
 expect_ok "$switchyard" plan config.ini --ranks 2 --machine here.ini
 expect_output "2 ranks of here"
-expect_error "under mpirun" "$switchyard" doctor --machine alone.ini
+expect_error "start doctor with at least 2, as in launch/mpirun.sh 2" "$switchyard" doctor --machine alone.ini
 expect_no_file alone.ini

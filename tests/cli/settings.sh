@@ -56,7 +56,7 @@ says "2 ranks are not divisible by parallel.tp = 3"
 errors_are() {  # LINE...; compares with the list on stderr, in any order
   diff <(printf '  %s\n' "$@" | sort) <(grep -A $# '^switchyard: ' .err | sed 1d | sort) >&2 || die "not these errors"
 }
-path_help="set it to a folder that \`switchyard prepare\` wrote (a relative path begins in the working directory)"
+path_help="set it to a folder that \`switchyard prepare\` wrote (a relative path begins in the working directory, or beside the configuration that sets it)"
 expect_error "train: 6 errors: correct each" ranks 2 train config.ini --bogus 3 --dyr-run --run.dir=x --parallel.tp=3 --train.lr=fast \
   --run.colour=red --data.path=nowhere
 errors_are "train: unknown option --bogus: $("$switchyard" help train | head -1)" \

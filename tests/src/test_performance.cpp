@@ -55,7 +55,7 @@ TEST(Performance, HasAStableLine) {
 
 TEST(Performance, SaysWhyMfuIsUnknown) {
   const auto problem = [](MachinePeak peak, DType dtype = DType::f32) { return mfu_problem(peak, "cpu", dtype); };
-  EXPECT_EQ(problem({}), "give run.machine or run `switchyard doctor --machine`");
+  EXPECT_EQ(problem({}), "give run.machine or measure one: launch/mpirun.sh 2 switchyard doctor --machine FILE");
   EXPECT_EQ(problem({"h100", "cuda", 1e12}), "run.machine = h100 has the speed of cuda, and this run computes on cpu");
   EXPECT_EQ(problem({"here", "cpu", 0}), "run.machine = here has no compute.peak_f32");
   EXPECT_EQ(problem({"here", "cpu", 0}, DType::bf16), "run.machine = here has no compute.peak_bf16");
