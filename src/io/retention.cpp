@@ -170,7 +170,8 @@ std::vector<std::string> prune_checkpoints(const fs::path& checkpoints, Index st
   };
   // Renamed first, so that no reader opens a half-deleted checkpoint.
   std::vector<fs::path> renamed;
-  for (const auto& [name, candidate] : expired) {
+  for (const auto& [name, expired_step] : expired) {
+    const Index candidate = expired_step;
     const fs::path dir = checkpoints / name;
     if (std::string why = reason_to_stay(dir); !why.empty()) {
       problems.push_back(std::move(why));
