@@ -105,13 +105,18 @@ echo >linked.h5
 ln -s linked.h5 link.h5
 expect_ok "$switchyard" experts run --hdf5 link.h5
 [[ -L link.h5 && $(wc -c <linked.h5) -gt 1000 ]] || die "a link was replaced"
-# A device may be in a folder that the user cannot write.
-if [[ $(id -u) -ne 0 ]]; then
-  expect_ok "$switchyard" experts run --csv /dev/null
-elif command -v setpriv >/dev/null; then
+# A device may be in a folder that the user cannot write. For root, another user tries it, if that
+# user can read the program and the run.
+other_user=()
+if [[ $(id -u) -eq 0 ]]; then
   chmod 755 .
   chmod -R go+rX run
-  expect_ok setpriv --reuid 65534 --clear-groups env HOME=/tmp "$switchyard" experts run --csv /dev/null
+  other_user=(setpriv --reuid 65534 --clear-groups env HOME=/tmp)
+fi
+if "${other_user[@]}" test -x "$switchyard" && "${other_user[@]}" test -r run/config.ini; then
+  expect_ok "${other_user[@]}" "$switchyard" experts run --csv /dev/null
+else
+  echo "another user cannot read the program or the run: the test of a device is left out" >&2
 fi
 
 expect_ok "$switchyard" evaluate run --backend cpu
