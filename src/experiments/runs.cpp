@@ -177,15 +177,18 @@ RunInfo inspect_run(const fs::path& folder) {
   const fs::path metrics = folder / "metrics.jsonl", checkpoints = checkpoints_of(folder);
   if (fs::symlink_status(metrics, error).type() != fs::file_type::not_found)
     attempt([&] { read_metrics(metrics, settings.validate_every > 0, run); });
+  bool measured = false;
   attempt([&] {
     const std::vector<Index> steps = steps_in(checkpoints);
-    if (steps.empty()) return;
+    // `scale` deletes the checkpoints of its runs.
+    if (steps.empty()) {
+      measured = run.steps > 0 && run.step >= run.steps && !file_exists(checkpoints, Links::keep);
+      return;
+    }
     run.checkpoint = steps.front();
     check_checkpoint(checkpoints / step_name(run.checkpoint));
   });
   run.step = std::max(run.step, run.checkpoint);
-  // `scale` deletes the checkpoints of its runs.
-  const bool measured = run.checkpoint < 0 && run.step >= run.steps && !file_exists(checkpoints, Links::keep);
   const bool saved = measured || run.checkpoint == run.step;
   const bool has_lock_file = fs::symlink_status(folder / lock_name, error).type() != fs::file_type::not_found;
   run.state = !run.holder.empty()                                                ? RunState::running
