@@ -88,7 +88,6 @@ on_host() {  # HOST COMMAND...
 # Prints those of the hosts that answer.
 answering() {  # HOST...
   local host
-  make_base
   for host in "$@"; do on_host "$host" true >/dev/null 2>&1 </dev/null && echo "$host" & done | sort >"$base/answers"
   for host in "$@"; do ! grep -qxF -- "$host" "$base/answers" || echo "$host"; done
 }

@@ -244,8 +244,6 @@ struct Config {
   bool is_moe(Index layer) const;
   // Number of blocks with this attention.
   Index blocks_with(AttentionPattern attention) const;
-  // Returns true if the queries of some layer see the keys of a window alone.
-  bool has_window() const;
   Index num_indexers() const { return blocks_with(AttentionPattern::indexed); }
   // True: the indexers alone are trained.
   bool trains_indexers_alone() const { return num_indexers() > 0 && train.indexer == IndexerStage::warmup; }

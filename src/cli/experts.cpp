@@ -37,6 +37,11 @@ Index parse_placement(const std::string& text) {
   return *ranks;
 }
 
+// Returns whether there is a device, a pipe or a socket, which is written to and not replaced.
+bool is_stream(const fs::path& path) {
+  return file_exists(path) && !is_file(path);
+}
+
 // Returns the path of the file to replace: a link stays a link.
 fs::path written_path(const fs::path& path) {
   return file_exists(path) ? fs::canonical(path) : path;
@@ -44,7 +49,7 @@ fs::path written_path(const fs::path& path) {
 
 // Writes to a device or pipe directly; replaces a file atomically.
 void write_output(const fs::path& path, const std::string& text) {
-  if (file_exists(path) && !is_file(path)) {
+  if (is_stream(path)) {
     std::ofstream out(path);
     if (!(out << text << std::flush)) fail("cannot write {}", path.string());
   } else {
@@ -59,8 +64,7 @@ void check_output(const fs::path& path) {
   if (path.empty() || is_folder(path)) bad_input("'{}' is not a file's name: name a file", path.string());
   if (!is_folder(folder))
     bad_input("cannot write {}: there is no folder {}: create it first", path.string(), folder.string());
-  // The folder of a device or a pipe does not change.
-  if (file_exists(path) && !is_file(path)) {
+  if (is_stream(path)) {
     if (access(path.c_str(), W_OK) != 0) bad_input("cannot write {}: {}", path.string(), std::strerror(errno));
   } else if (access(folder.c_str(), W_OK) != 0) {
     bad_input("cannot write {}: the folder is not writable", path.string());
@@ -108,8 +112,7 @@ int experts_command(CommandLine& line) {
   for (const char* output : {"hdf5", "figures-csv", "placement-file"})
     if (arguments.count(output) && arguments[output].as<std::string>() == "-")
       bad_input("experts: --{} needs a file's name", output);
-  if (!hdf5.empty() && file_exists(hdf5) && !is_file(hdf5))
-    bad_input("experts: --hdf5 {} is no regular file: name one", hdf5);
+  if (!hdf5.empty() && is_stream(hdf5)) bad_input("experts: --hdf5 {} is no regular file: name one", hdf5);
 
   const bool replays = wants_replay(arguments);
   Index ranks = 0;

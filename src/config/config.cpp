@@ -89,15 +89,6 @@ Index Config::blocks_with(AttentionPattern attention) const {
   return count;
 }
 
-bool Config::has_window() const {
-  for (Index layer = 0; layer < num_blocks(); ++layer) {
-    const Model& m = model_of(layer);
-    const bool sees_first = m.attention == AttentionPattern::longformer && m.global_tokens > 0;
-    if (m.window > 0 && !sees_first) return true;
-  }
-  return false;
-}
-
 bool Config::is_moe(Index layer) const {
   if (!stacks.empty()) {
     const Index encoder = stacks[0].model.layers;

@@ -119,7 +119,8 @@ bool has_chat_template(const fs::path& folder) {
 ChatTemplate::ChatTemplate(const fs::path& folder, const fs::path& tokens) : special_tokens_(Json::object()) {
   const fs::path file = folder / chat_template_name;
   const bool own_file = file_exists(file);
-  source_ = own_file ? read_file(file) : template_of(config_of(folder), default_name);
+  const Json named = own_file ? Json::object() : config_of(folder);
+  source_ = own_file ? read_file(file) : template_of(named, default_name);
   if (source_.empty()) bad_input("{} has no chat template: write one into {}", folder.string(), file.string());
   const Json config = config_of(tokens);
   for (const Json::Member& member : config.members()) {
@@ -131,7 +132,7 @@ ChatTemplate::ChatTemplate(const fs::path& folder, const fs::path& tokens) : spe
   const fs::path tool_file = folder / "additional_chat_templates" / "tool_use.jinja";
   if (own_file && file_exists(tool_file))
     tool_template_.emplace(tool_file.string(), read_file(tool_file));
-  else if (const std::string text = own_file ? "" : template_of(config_of(folder), tool_name); !text.empty())
+  else if (const std::string text = template_of(named, tool_name); !text.empty())
     tool_template_.emplace((folder / huggingface_config_name).string() + ", tool_use", text);
 }
 

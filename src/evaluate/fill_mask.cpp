@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "src/evaluate/logits.h"
-#include "src/model/largest_logit.h"
+#include "src/model/softmax_sum.h"
 
 namespace sy {
 
@@ -36,9 +36,7 @@ std::vector<std::vector<Filling>> fill_mask(Engine& engine, std::span<const std:
   for (std::size_t p = 0; p < ids.size(); ++p) {
     if (ids[p] != mask_token) continue;
     const std::span<const float> row = std::span(logits).subspan(p * vocab, vocab);
-    const double largest = largest_logit(row);
-    double sum = 0;
-    for (const float logit : row) sum += std::exp(static_cast<double>(logit) - largest);
+    const auto [largest, sum] = softmax_sum(row);
     std::vector<Filling>& of_token = fillings.emplace_back();
     for (std::int32_t id = 0; id < std::min(token_ids, engine.vocab()); ++id)
       if (id != mask_token)

@@ -1,7 +1,6 @@
 #include "src/experiments/outcome.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -111,22 +110,6 @@ Outcome read_outcome(const std::filesystem::path& run, Index steps) {
     });
   out.missing.end(steps);
   return out;
-}
-
-Index last_step(const std::filesystem::path& run) {
-  const auto path = run / "metrics.jsonl";
-  if (!file_exists(path)) return 0;
-  const InputFile file(path);
-  constexpr Index most = 1 << 20;  // longer than a line with the counts of all experts
-  const Index from = std::max<Index>(0, file.size() - most);
-  std::string tail(static_cast<std::size_t>(file.size() - from), '\0');
-  tail.resize(file.read_at(from, tail));
-  const auto end = tail.rfind('\n');  // a line without it is torn
-  constexpr std::string_view begin = "{\"step\":";
-  const auto at = end == tail.npos ? tail.npos : tail.rfind(begin, end);
-  Index step = 0;
-  if (at != tail.npos) std::from_chars(tail.data() + at + begin.size(), tail.data() + tail.size(), step);
-  return step;
 }
 
 }  // namespace sy

@@ -45,10 +45,6 @@ struct Outcome {
 // Skips damaged or incomplete lines, which a resumed run may have.
 Outcome read_outcome(const std::filesystem::path& run, Index steps = 0);
 
-// Returns the step of the last complete line in RUN/metrics.jsonl, or 0 if there is none. Reads
-// only the end of the file. For progress.
-Index last_step(const std::filesystem::path& run);
-
 double median(std::vector<double> values);  // NaN if empty
 double mean(const std::vector<double>& values);
 // Sample standard deviation; NaN of fewer than two values.

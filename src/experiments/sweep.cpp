@@ -17,6 +17,7 @@
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
+#include "src/train/metrics.h"
 
 namespace sy {
 namespace fs = std::filesystem;

@@ -27,6 +27,7 @@
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
 #include "src/text/table.h"
+#include "src/train/metrics.h"
 #include "src/train/stop.h"
 
 namespace sy {

@@ -80,6 +80,12 @@ const Json* rope_parameters_of(const Json& hf_config) {
   return scaling && *scaling != Json::object() ? nullptr : find_value(hf_config, "rope_parameters");
 }
 
+// Returns the nested rotary keys that count, of either name; nullptr if there are none.
+const Json* rotary_keys_of(const Json& hf_config) {
+  const Json* const rope = rope_parameters_of(hf_config);
+  return rope ? rope : find_value(hf_config, "rope_scaling");
+}
+
 // Throws InputError if versions of transformers would read another original length.
 void check_original_length(const Json& hf_config, const Json& rope) {
   const Json *at_top = find_value(hf_config, original), *own = find_value(rope, original);
@@ -182,8 +188,7 @@ void write_flat_rope(const Config& config, const std::string& section, const Rop
 
 // Attention scale of a config.json with mscale_all_dim. 0 if the key is absent or 0.
 double latent_scale(const Json& hf_config) {
-  const Json* rope = rope_parameters_of(hf_config);
-  if (!rope) rope = find_value(hf_config, "rope_scaling");
+  const Json* rope = rotary_keys_of(hf_config);
   const Json* all = rope ? find_value(*rope, "mscale_all_dim") : nullptr;
   if (!all || all->get<double>() == 0) return 0;
   const Index width = int_or(hf_config, "qk_nope_head_dim", 0) + int_or(hf_config, "qk_rope_head_dim", 0);
@@ -339,8 +344,7 @@ const ConfigRule partial_rope_rule{
 // 5 reads the original length from the top level.
 const ConfigRule phi3_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      const Json* rope = rope_parameters_of(hf_config);
-      if (!rope) rope = find_value(hf_config, "rope_scaling");
+      const Json* rope = rotary_keys_of(hf_config);
       const RopeScaling scaling = rope ? scaling_type(*rope) : RopeScaling::none;
       if (scaling != RopeScaling::none && scaling != RopeScaling::longrope)
         bad_input("a rope scaling of type {}: of phi3 models, only longrope can be read", rope_type(*rope)->dump());
@@ -382,8 +386,7 @@ const ConfigRule apertus_rope_rule{read_published_rope<apertus_rope>, write_publ
 // Hunyuan's files name a scaling "dynamic" that does not depend on the length, with a factor alpha.
 const ConfigRule hunyuan_rope_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      const Json* rope = rope_parameters_of(hf_config);
-      if (!rope) rope = find_value(hf_config, "rope_scaling");
+      const Json* rope = rotary_keys_of(hf_config);
       const Json* alpha = rope ? find_value(*rope, "alpha") : nullptr;
       if (!alpha || alpha->get<double>() == 0 || scaling_type(*rope) != RopeScaling::dynamic)
         return rope_rule.read(hf_config, settings);
@@ -418,10 +421,10 @@ const ConfigRule olmo3_rope_rule{
             "rope_theta = {} without rope_parameters: transformers 5 takes {} for layers with a window: write "
             "rope_parameters",
             theta->dump(), olmo3_theta.sliding_default);
-      for (const char* const type : {full_type, sliding_type})
-        if (const Json* own = nested && theta ? find_value(*nested, type) : nullptr;
-            own && !find_value(*own, theta_key))
-          bad_input("rope_parameters.{} has no rope_theta: add it", type);
+      if (nested && theta)
+        for (const char* const type : {full_type, sliding_type})
+          if (const Json* own = find_value(*nested, type); own && !find_value(*own, theta_key))
+            bad_input("rope_parameters.{} has no rope_theta: add it", type);
       read_rope_by_layer_type<olmo3_theta>(hf_config, settings);
     },
     write_rope_by_layer_type<olmo3_theta>};
@@ -487,7 +490,7 @@ const ConfigRule latent_attention_scale_rule{
       if (!spec || spec->scaling != RopeScaling::yarn || spec->factor <= 1 || scale == 0) return;
       // The imported keys already express this scale.
       if (std::abs(latent_scale(hf_config) - scale) <= 1e-12 * scale) return;
-      Json& rope = hf_config[find_value(hf_config, "rope_parameters") ? "rope_parameters" : "rope_scaling"];
+      Json& rope = hf_config[rope_parameters_of(hf_config) ? "rope_parameters" : "rope_scaling"];
       const double all = std::sqrt(scale * std::sqrt(static_cast<double>(config.model.key_width())));
       rope["mscale_all_dim"] = yarn_mscale(spec->factor, all);
       const double m = yarn_mscale(spec->factor, spec->attention_factor * all);

@@ -14,13 +14,11 @@ namespace sy {
 namespace {
 
 // Types of all layers: layer_types, or the rule `windowed` if the key is absent.
-// reads_list: false if the family does not read layer_types
-std::vector<std::string> layer_types(const Json& hf_config, const std::function<bool(Index)>& windowed,
-                                     bool reads_list = true) {
+std::vector<std::string> layer_types(const Json& hf_config, const std::function<bool(Index)>& windowed) {
   const Index layers = hf_config.at("num_hidden_layers").get<std::int64_t>();
   if (layers < 1 || layers > max_layers) bad_input("num_hidden_layers = {}: expected 1 to {}", layers, max_layers);
   std::vector<std::string> out;
-  if (const Json* types = reads_list ? find_value(hf_config, "layer_types") : nullptr) {
+  if (const Json* types = find_value(hf_config, "layer_types")) {
     out = types->get<std::vector<std::string>>();
     if (std::ssize(out) != layers)
       bad_input("layer_types has {} types, and num_hidden_layers is {}", out.size(), layers);
@@ -98,10 +96,8 @@ void read_full_every(const Json& hf_config, KeySettings& settings) {
 template <Index absent, bool reads_list>
 void read_one_window(const Json& hf_config, KeySettings& settings) {
   const bool has = window_of(hf_config, absent) > 0;
-  read_windows(hf_config,
-               layer_types(
-                   hf_config, [has](Index) { return has; }, reads_list),
-               absent, settings);
+  const Json read = reads_list ? hf_config : without(hf_config, "layer_types");
+  read_windows(read, layer_types(read, [has](Index) { return has; }), absent, settings);
 }
 void write_one_window(const Config& config, Json& hf_config) {
   const bool listed = find_value(hf_config, "layer_types");

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "src/model/largest_logit.h"
+#include "src/model/softmax_sum.h"
 
 namespace sy {
 namespace {
@@ -25,9 +25,7 @@ struct Extension {
 // Appends the extensions of a beam by its likeliest tokens. logits: of its next token
 void append_extensions(std::span<const float> logits, Index beam, double before, std::size_t count,
                        std::vector<Extension>& all) {
-  const double largest = largest_logit(logits);
-  double sum = 0;
-  for (const float z : logits) sum += std::exp(static_cast<double>(z) - largest);
+  const auto [largest, sum] = softmax_sum(logits);
   std::vector<std::int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
   count = std::min(count, ids.size());

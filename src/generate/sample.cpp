@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/model/softmax_sum.h"
+
 namespace sy {
 
 std::int32_t sample_token(std::span<const float> logits, const SampleOptions& options, double u,
@@ -20,8 +22,7 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   const auto of = [&](std::int32_t id) { return score[static_cast<std::size_t>(id)]; };
   const auto less = [&](std::int32_t a, std::int32_t b) { return of(a) < of(b) || (of(a) == of(b) && a > b); };
   const auto largest = std::max_element(heap.begin(), heap.end(), less);
-  if (largest == heap.end() || !std::isfinite(of(*largest)))
-    fail("the model's logits are not numbers: the checkpoint comes from a run that diverged");
+  if (largest == heap.end() || !std::isfinite(of(*largest))) fail_without_probabilities();
   const std::int32_t best = *largest;
   if (options.temperature <= 0) return best;
 

@@ -54,6 +54,7 @@ Engine::Engine(const Config& config, Index vocab, std::unique_ptr<Device> device
   SY_ASSERT(vocab >= mesh_.layout.tp, "a vocabulary of {} over {} ranks", vocab, mesh_.layout.tp);
   const std::vector<BlockSpec> blocks = block_specs(config_);
   const Index moe_layers = count_moe(blocks), E = config.moe.experts;
+  has_window_ = std::ranges::any_of(blocks, [](const BlockSpec& block) { return block.attention().window > 0; });
   if (config.moe.bias_update_rate > 0 && moe_layers > 0) router_bias_ = device_->tensor({moe_layers, E});
   const Index indexer_sums = config_.num_indexers() > 0 ? 1 : 0;
   statistics_ =
@@ -260,7 +261,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, const MicroBatch& batch, std
   // Within the lengths, padding of an encoder with a window might see no key. So each of its tokens
   // is a document, as in packed samples.
   std::vector<std::int32_t> padding_start;
-  if (is_encoder && !lengths.empty() && config_.has_window())
+  if (is_encoder && !lengths.empty() && has_window_)
     for (Index b = 0; b < B; ++b)
       for (Index i = 0; i < S; ++i)
         padding_start.push_back(i < lengths[static_cast<std::size_t>(b)] ? 0 : static_cast<std::int32_t>(i));

@@ -175,6 +175,7 @@ class Engine {
   std::vector<MicroBatchState> states_;
   Arena scratch_;
   RopeTables rope_;
+  bool has_window_ = false;     // queries of some layer see the keys of a window alone
   Tensor router_bias_;          // [MoE layers, E]
   Tensor logical_to_physical_;  // [MoE layers, E] i32 physical expert of each logical one
   Tensor statistics_;           // f64: StatisticsSink, one after the other

@@ -104,8 +104,8 @@ Value join_items(const Call& call) {
 // first, last
 Value end_item(const Call& call) {
   if (const auto* generator = std::get_if<Generator>(&call.value.data); generator && call.name == "first") {
-    std::size_t& next = *generator->next;
-    return next < generator->items->size() ? (*generator->items)[next++] : Value::undefined("first item");
+    const Value* const item = generator->visit();
+    return item ? *item : Value::undefined("first item");
   }
   const List items = call.items();
   if (items.empty()) return Value::undefined("No " + call.name + " item, sequence was empty.");

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <utility>
 
 #include "src/tokenizers/unicode.h"
 
@@ -208,8 +207,8 @@ bool contains(const Value& container, const Value& item) {
   if (const List* l = container.list()) return std::ranges::any_of(*l, [&](const Value& x) { return equal(x, item); });
   if (const Dict* d = container.dict()) return find(*d, item) != nullptr;
   if (const auto* generator = std::get_if<Generator>(&container.data)) {
-    for (std::size_t& next = *generator->next; next < generator->items->size();)
-      if (equal((*generator->items)[next++], item)) return true;
+    while (const Value* x = generator->visit())
+      if (equal(*x, item)) return true;
     return false;
   }
   throw ValueError(fmt::format("'in' is not possible for {}", type_name(container)));
@@ -289,6 +288,10 @@ std::string json_of(const Value& value, const JsonStyle& style, int depth) {
   throw ValueError(fmt::format("{} cannot become JSON", type_name(value)));
 }
 
+const Value* Generator::visit() const {
+  return *next < items->size() ? &(*items)[(*next)++] : nullptr;
+}
+
 std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends) {
   std::vector<std::string_view> lines;
   std::size_t begin = 0;
@@ -311,8 +314,9 @@ std::int64_t most_items(const Value& value) {
 List items_of(const Value& value) {
   if (value.is_undefined()) return {};
   if (const auto* generator = std::get_if<Generator>(&value.data)) {
-    const std::size_t next = std::exchange(*generator->next, generator->items->size());
-    return List(generator->items->begin() + static_cast<std::ptrdiff_t>(next), generator->items->end());
+    List rest;
+    while (const Value* item = generator->visit()) rest.push_back(*item);
+    return rest;
   }
   if (const List* l = value.list()) return *l;
   List items;
@@ -343,15 +347,17 @@ std::vector<std::string_view> characters_of(std::string_view text) {
 }
 
 std::string_view stripped(std::string_view text, bool left, bool right) {
-  std::size_t begin = text.size(), end = 0;
-  for_each_character(text, [&](char32_t c, std::size_t at, std::string_view bytes) {
-    if (is_space(c)) return;
-    begin = std::min(begin, at);
-    end = at + bytes.size();
-  });
-  begin = left ? begin : 0;
-  end = right ? std::max(begin, end) : text.size();
-  return text.substr(begin, end - begin);
+  while (left && !text.empty()) {
+    const Character c = character_at(text, 0);
+    if (!is_space(c.code)) break;
+    text.remove_prefix(c.size);
+  }
+  while (right && !text.empty()) {
+    const Character c = character_before(text, text.size());
+    if (!is_space(c.code)) break;
+    text.remove_suffix(c.size);
+  }
+  return text;
 }
 
 std::string upper_case(std::string_view text) {

@@ -39,6 +39,7 @@ struct Generator {
   std::shared_ptr<const List> items;
   // Number of visited items.
   std::shared_ptr<std::size_t> next = std::make_shared<std::size_t>(0);
+  const Value* visit() const;  // the next item; nullptr after the last
 };
 // A method of a value, or a function of the environment if `self` is empty.
 struct Function {
@@ -65,7 +66,6 @@ class Value {
   Value(Dict items) : data(std::make_shared<const Dict>(std::move(items))) {}
   static Value undefined(std::string name) { return Value(Undefined{std::move(name)}); }
   static Value tuple(List items) { return Value(Tuple{std::make_shared<const List>(std::move(items))}); }
-
   static Value generator(List items) { return Value(Generator{std::make_shared<const List>(std::move(items))}); }
 
   template <class T>

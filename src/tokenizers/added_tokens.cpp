@@ -5,17 +5,6 @@
 #include "src/tokenizers/unicode.h"
 
 namespace sy {
-namespace {
-
-// Returns the last character before `at`, which must not be 0.
-Character character_before(std::string_view text, std::size_t at) {
-  std::size_t begin = at - 1;
-  while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
-  return character_at(text, begin);
-}
-
-}  // namespace
-
 AddedTokens::AddedTokens(const Json& list, const Vocabulary& vocabulary, const Normalizer& normalizer) {
   for (const Json& json : list) {
     AddedToken t;

@@ -107,6 +107,12 @@ Character character_at(std::string_view text, std::size_t at) {
   return {static_cast<char32_t>(code), next - at};
 }
 
+Character character_before(std::string_view text, std::size_t at) {
+  std::size_t begin = at - 1;
+  while (begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+  return character_at(text, begin);
+}
+
 void append_character(std::string& text, char32_t code) {
   char bytes[U8_MAX_LENGTH];
   int size = 0;

@@ -25,6 +25,8 @@ struct Character {
   std::size_t size;  // bytes
 };
 Character character_at(std::string_view text, std::size_t at);
+// Returns the last character before `at`, which must not be 0.
+Character character_before(std::string_view text, std::size_t at);
 void append_character(std::string& text, char32_t code);
 
 // Calls visit(code, offset in bytes, its bytes) for each character.

@@ -5,11 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 
 #include "dist/runtime.h"
 #include "kernels/environment.h"
@@ -131,8 +132,20 @@ void MetricsFile::sync() {
     fail("cannot write {} to the disk: {}", path_.string(), std::strerror(errno));
 }
 
-Index last_metrics_step(const std::filesystem::path& run_dir) {
-  return scan_metrics(run_dir / "metrics.jsonl", std::numeric_limits<Index>::max()).last;
+Index last_step(const std::filesystem::path& run) {
+  const auto path = run / "metrics.jsonl";
+  if (!file_exists(path)) return 0;
+  const InputFile file(path);
+  constexpr Index most = 1 << 20;  // longer than a line with the counts of all experts
+  const Index from = std::max<Index>(0, file.size() - most);
+  std::string tail(static_cast<std::size_t>(file.size() - from), '\0');
+  tail.resize(file.read_at(from, tail));
+  const auto end = tail.rfind('\n');  // a line without it is torn
+  constexpr std::string_view begin = "{\"step\":";
+  const auto at = end == tail.npos ? tail.npos : tail.rfind(begin, end);
+  Index step = 0;
+  if (at != tail.npos) std::from_chars(tail.data() + at + begin.size(), tail.data() + tail.size(), step);
+  return step;
 }
 
 std::string missing_steps_warning(const std::filesystem::path& run_dir, Index last) {

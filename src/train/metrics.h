@@ -103,8 +103,9 @@ class MetricsFile {
   std::optional<SinkSet> sinks_;
 };
 
-// Returns the step of the last complete line in RUN/metrics.jsonl; 0 if there is none.
-Index last_metrics_step(const std::filesystem::path& run_dir);
+// Returns the step of the last complete line in RUN/metrics.jsonl, or 0 if there is none. Reads
+// only the end of the file.
+Index last_step(const std::filesystem::path& run);
 
 // Returns a warning that names the steps up to `last` without a line in RUN/metrics.jsonl. Empty if
 // all steps have one.

@@ -49,7 +49,7 @@ std::vector<std::pair<Index, std::vector<BlendSchedule::Weight>>> past_blends(co
 void check_nothing_was_saved(const fs::path& run) {
   if (!file_exists(run / "config.ini")) return;
   // The second checkpoint begins after the first one is complete.
-  const Index every = read_config(run / "config.ini", {}).run.checkpoint_every, reached = last_metrics_step(run);
+  const Index every = read_config(run / "config.ini", {}).run.checkpoint_every, reached = last_step(run);
   if (every == 0 || reached <= 2 * every) return;
   bad_input(
       "{} has trained {} steps, with a checkpoint every {}, but {} holds none: restore that folder, or choose another "
@@ -67,7 +67,7 @@ void TrainingRun::lock_folder() {
   lock_.emplace(dir_, lock_timeout, "run.dir", "choose another run.dir");
   const fs::path checkpoints = dir_ / "checkpoints";
   if (file_type(checkpoints, Links::keep) != fs::file_type::not_found && !is_folder(checkpoints))
-    bad_input("{} is no folder, or a link to a folder that is missing: restore the folder, or choose another run.dir",
+    bad_input("{} is not a folder, or it links to a missing one: restore the folder, or choose another run.dir",
               checkpoints.string());
   if (file_exists(checkpoints) && access(checkpoints.c_str(), R_OK | W_OK | X_OK) != 0)
     bad_input("{} cannot be written ({}): check its permissions, or choose another run.dir", checkpoints.string(),

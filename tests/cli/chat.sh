@@ -124,7 +124,6 @@ ask() { echo "the dog" | "$switchyard" generate blanks-run --chat --temperature 
 expect_ok ask
 [[ $out == *"sat on the mat" ]] || die "the answer is '$out'"
 
-# Errors.
 # The mask of an answer that begins like the end of its prompt.
 mkdir thinks
 cat >thinks/chat_template.jinja <<'JINJA'
@@ -152,6 +151,7 @@ JSON
 expect_ok "$switchyard" prepare --chat c=tools.jsonl --template hf:tools --valid-fraction 0 --output tools-data --quiet
 grep -qa "1 tools: a;b;.*c;d;" <(tr -d '\0' <tools-data/c.train.bin) || die "another template: $(tr -d '\0' <tools-data/c.train.bin)"
 
+# Errors.
 expect_error "--system and --template belong to --chat" "$switchyard" generate one --prompt a --system s
 expect_error "--template is for conversations" \
   "$switchyard" prepare --domain a=chatml --template hf:chatml --output bad

@@ -64,7 +64,7 @@ mkdir run/checkpoints
 expect_error "run/checkpoints holds none: restore" ranks 2 train config.ini --run.resume=true
 rmdir run/checkpoints
 ln -s "$work/nowhere" run/checkpoints
-expect_error "run/checkpoints is no folder, or a link to a folder that is missing" "$switchyard" train config.ini --run.resume=true
+expect_error "run/checkpoints is not a folder, or it links to a missing one: restore the folder, or choose another run.dir" "$switchyard" train config.ini --run.resume=true
 rm run/checkpoints
 mv away run/checkpoints
 [[ $(cksum <run/metrics.jsonl) == "$metrics" ]] || die "the metrics have changed"

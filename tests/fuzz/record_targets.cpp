@@ -12,6 +12,7 @@
 #include "src/io/norm_history.h"
 #include "src/io/validation_record.h"
 #include "src/provenance/provenance.h"
+#include "src/train/metrics.h"
 #include "tests/fuzz/helpers.h"
 
 namespace sy::fuzz {

@@ -514,7 +514,7 @@ class Model {
     const bool encoder = c_.model.kind == ModelKind::encoder;
     const std::vector<Index> visible = lengths();
     const auto seen = [&](Index b, Index i, Index j) {
-      if (encoder && i >= visible[b]) return i == j;  // padding, whose output nobody reads
+      if (encoder && i >= visible[b]) return i == j;  // padding: its output is not read
       const Index end = prefix_ends_.empty() ? i + 1 : std::max(i + 1, prefix_ends_[b * S_ + i]);
       if (j >= (encoder ? visible[b] : end)) return false;
       const auto row = selected.begin() + (b * S_ + i) * topk;

@@ -791,6 +791,15 @@ TEST(FamilyConfig, IgnoresTensorsOfMultiTokenPrediction) {
   }
 }
 
+// Returns the data of a tensor in the bytes of a safetensors file.
+std::span<char> tensor_bytes(std::string& bytes, const std::string& name) {
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
+  const Json header = Json::parse(bytes.substr(8, header_bytes));
+  const auto offsets = header[name]["data_offsets"].get<std::vector<std::size_t>>();
+  return std::span(bytes).subspan(8 + header_bytes).subspan(offsets[0], offsets[1] - offsets[0]);
+}
+
 // The constants of xIELU stand in the files. Our formula has the same ones.
 TEST(FamilyConfig, RefusesOtherConstantsOfXielu) {
   const TempFolder temp;
@@ -799,12 +808,8 @@ TEST(FamilyConfig, RefusesOtherConstantsOfXielu) {
   EXPECT_NO_THROW(FamilyValues(temp.path(), model));
   const fs::path file = temp.path() / "model.safetensors";
   std::string bytes = read_file(file);
-  std::uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
-  const Json header = Json::parse(bytes.substr(8, header_bytes));
-  const Index begin = header["model.layers.1.mlp.act_fn.beta"]["data_offsets"][0].get<std::int64_t>();
   const float other = 0.75f;
-  std::memcpy(&bytes[8 + header_bytes + static_cast<std::size_t>(begin)], &other, sizeof other);
+  std::memcpy(tensor_bytes(bytes, "model.layers.1.mlp.act_fn.beta").data(), &other, sizeof other);
   write_file(file, bytes);
   EXPECT_BAD_INPUT(FamilyValues(temp.path(), model), "model.layers.1.mlp.act_fn.beta is 0.75, expected 0.5");
 }
@@ -834,16 +839,7 @@ TEST(FamilyConfig, UntiesAnOutputWithOtherValues) {
   EXPECT_FALSE(open_family_model(temp.path(), {}).config.model.tie_embeddings);
   const fs::path file = temp.path() / "model.safetensors";
   std::string bytes = read_file(file);
-  std::uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
-  const Json header = Json::parse(bytes.substr(8, header_bytes));
-  const auto data = [&](const char* name) {
-    const Json& offsets = header[name]["data_offsets"];
-    return std::span(bytes)
-        .subspan(8 + header_bytes)
-        .subspan(offsets[0].get<std::size_t>(), offsets[1].get<std::size_t>() - offsets[0].get<std::size_t>());
-  };
-  std::ranges::copy(data("model.embed_tokens.weight"), data("lm_head.weight").begin());
+  std::ranges::copy(tensor_bytes(bytes, "model.embed_tokens.weight"), tensor_bytes(bytes, "lm_head.weight").begin());
   write_file(file, bytes);
   EXPECT_TRUE(open_family_model(temp.path(), {}).config.model.tie_embeddings);
   // The factor of the logits follows the key, and would be wrong without it.

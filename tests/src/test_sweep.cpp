@@ -8,6 +8,7 @@
 #include "src/experiments/step_breakdown.h"
 #include "src/experiments/trainings.h"
 #include "src/text/json.h"
+#include "src/train/metrics.h"
 #include "tests/src/checkpoint_fixture.h"
 
 namespace sy {
