@@ -24,6 +24,11 @@ namespace {
 bool has_avx512bf16() {
   return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
 }
+// A VDPBF16PS multiplies twice as many pairs as an f32 FMA. On an Intel Emerald Rapids it takes
+// four times as long (1.3 and 5.4 billion a second on one core). Widening bf16 to f32 is faster.
+bool fast_avx512bf16() {
+  return !__builtin_cpu_is("intel");
+}
 // The system grants tile registers to a process that requests them.
 bool has_amx() {
   constexpr int request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -44,7 +49,7 @@ const CpuIsa isas[] = {
     {"avx512", [] { return __builtin_cpu_supports("x86-64-v4") != 0; }, switchyard_cpu_avx512},
 #endif
 #ifdef SWITCHYARD_HAS_AVX512BF16
-    {"avx512bf16", has_avx512bf16, switchyard_cpu_avx512bf16},
+    {"avx512bf16", has_avx512bf16, switchyard_cpu_avx512bf16, fast_avx512bf16},
 #endif
 #ifdef SWITCHYARD_HAS_AMX
     {"amx", has_amx, switchyard_cpu_amx},
@@ -83,7 +88,7 @@ const CpuIsa& choose_isa(std::span<const CpuIsa> all, std::string_view name) {
     known |= isa.name == name;
     if (!isa.runs_here()) continue;
     here.push_back(isa.name);
-    if (name.empty() || isa.name == name) found = &isa;
+    if (name.empty() ? !found || isa.fast_here() : isa.name == name) found = &isa;
   }
   if (here.empty())
     fail("this processor lacks {}, which the CPU kernels need at least: use another machine", all[0].name);

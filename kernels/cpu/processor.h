@@ -32,14 +32,17 @@ struct CpuIsa {
   std::string_view name;  // value of $SWITCHYARD_ISA, and for people: "avx2"
   bool (*runs_here)();    // whether this processor has it and the system saves its registers
   const CpuKernels& kernels;
+  // Whether it is faster here than the narrower ones. Otherwise $SWITCHYARD_ISA alone selects it.
+  bool (*fast_here)() = [] { return true; };
 };
 
 // The instruction sets of this program, the narrowest first. A processor that has one also has
 // those before it.
 std::span<const CpuIsa> cpu_isas();
 
-// Returns the widest of `all` that runs here, or the one called `name`. Throws InputError if the
-// name is unknown or does not run here. Throws Error if no instruction set of `all` runs here.
+// Returns the one of `all` called `name`. With an empty name it returns the widest that runs here
+// and is fast here, or the narrowest that runs here if none is fast. Throws InputError if the name
+// is unknown or does not run here. Throws Error if no instruction set of `all` runs here.
 const CpuIsa& choose_isa(std::span<const CpuIsa> all, std::string_view name);
 
 // The instruction set of make_cpu's backends: choose_isa of $SWITCHYARD_ISA, or the last

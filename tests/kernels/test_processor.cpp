@@ -41,6 +41,17 @@ TEST(Processor, ChoosesTheWidestOrTheNamedInstructionSet) {
             "this processor lacks narrow, which the CPU kernels need at least: use another machine");
 }
 
+TEST(Processor, ChoosesASlowInstructionSetByNameAlone) {
+  const CpuKernels none{};
+  const CpuIsa three[] = {{"narrow", offered, none}, {"wide", offered, none, missing}, {"wider", missing, none}};
+  EXPECT_EQ(choose_isa(three, "").name, "narrow");
+  EXPECT_EQ(choose_isa(three, "wide").name, "wide");
+  const CpuIsa wider[] = {{"narrow", offered, none}, {"wide", offered, none, missing}, {"wider", offered, none}};
+  EXPECT_EQ(choose_isa(wider, "").name, "wider");
+  const CpuIsa slow[] = {{"narrow", offered, none, missing}, {"wide", offered, none, missing}};
+  EXPECT_EQ(choose_isa(slow, "").name, "narrow");
+}
+
 TEST(Processor, SupportsAllNarrowerInstructionSets) {
   bool before = true;
   for (const CpuIsa& isa : cpu_isas()) {
