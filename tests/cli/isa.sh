@@ -26,21 +26,22 @@ log_every = 1
 INI
 train=("$switchyard" train config.ini)
 
-# The instruction sets of this build, and the widest that runs here.
+# The instruction sets of this build, and the one that is taken here.
 call "$switchyard" doctor --json
-widest=$(sed -nE 's/^  "instruction_set": "([a-z0-9]+)".*/\1/p' .out)
+default=$(sed -nE 's/^  "instruction_set": "([a-z0-9]+)".*/\1/p' .out)
 mapfile -t all < <(tr -d ' \n' <.out | sed -E 's/.*"instruction_sets":\[([^]]*)\].*/\1/' | tr -d '"' | tr , '\n')
-[[ -n $widest && ${#all[@]} -ge 1 && " ${all[*]} " == *" $widest "* ]] || die "doctor does not say which instruction sets there are"
+[[ -n $default && ${#all[@]} -ge 1 && " ${all[*]} " == *" $default "* ]] || die "doctor does not say which instruction sets there are"
 narrowest=${all[0]}
 export NARROW=$narrowest
 
 call "$switchyard" doctor
 expect_output "CPU kernels for $(sed 's/ /, /g' <<<"${all[*]}")"
-expect_output "kernels   $widest on every rank"
+expect_output "kernels   $default on every rank"
 
-lacking=""
+wider=""
 for isa in "${all[@]}"; do
-  if [[ -n $lacking ]]; then  # wider than the widest that runs here
+  # Sets wider than the default do not run here, except one that Intel's CPUs execute slowly.
+  if [[ -n $wider && ! ($isa == avx512bf16 && $(</proc/cpuinfo) == *avx512_bf16*) ]]; then
     expect_error "SWITCHYARD_ISA = '$isa': this processor lacks it: set it to $narrowest" \
       env SWITCHYARD_ISA="$isa" "${train[@]}" --run.dir="$isa"
     expect_error "this processor lacks it" env SWITCHYARD_ISA="$isa" "$root/launch/mpirun.sh" 2 "${train[@]}" --run.dir="$isa"
@@ -49,10 +50,10 @@ for isa in "${all[@]}"; do
     expect_ok env SWITCHYARD_ISA="$isa" "${train[@]}" --run.dir="$isa"
     expect_output " cpu ($isa), 1 thread"
   fi
-  [[ $isa != "$widest" ]] || lacking=yes
+  [[ $isa != "$default" ]] || wider=yes
 done
 expect_ok "${train[@]}" --run.dir=chosen
-expect_output " cpu ($widest), 1 thread"
+expect_output " cpu ($default), 1 thread"
 expect_error "SWITCHYARD_ISA = 'avx9000': there is no such instruction set: set it to $narrowest" \
   env SWITCHYARD_ISA=avx9000 "$root/launch/mpirun.sh" 2 "${train[@]}" --run.dir=none
 expect_no_file none

@@ -19,16 +19,16 @@ struct IsaOfRank : testing::Test {
 
 TEST_F(IsaOfRank, IsTheNarrowestOfAllRanks) {
   const std::span<const CpuIsa> all = cpu_isas();
-  const CpuIsa& widest = choose_isa(all, "");
+  const CpuIsa& mine = choose_isa(all, "");
   // narrow: the rank with the narrowest instruction set.
   for (int narrow = 0; narrow < world().size(); ++narrow) {
-    use_cpu_isa(world().rank() == narrow ? all.front() : widest);
+    use_cpu_isa(world().rank() == narrow ? all.front() : mine);
     agree_on_isa(world());
     EXPECT_EQ(cpu_isa().name, all.front().name);
   }
-  use_cpu_isa(widest);
+  use_cpu_isa(mine);
   agree_on_isa(world());
-  EXPECT_EQ(cpu_isa().name, widest.name);
+  EXPECT_EQ(cpu_isa().name, mine.name);
 }
 
 }  // namespace
