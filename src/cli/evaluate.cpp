@@ -50,6 +50,14 @@ std::string reason_to_keep(const fs::path& file, Index step) {
   return fmt::format("{} keeps the evaluation of all windows at step {}", file.string(), step);
 }
 
+// Returns whether `file` holds an evaluation of another data set than the one with `digest`.
+bool is_of_another_dataset(const fs::path& file, const std::string& digest) {
+  if (!file_exists(file)) return false;
+  const std::optional<Json> there = Json::try_parse(read_file(file));
+  const Json* const other = there ? there->find("dataset_digest") : nullptr;
+  return other && *other != Json(digest);
+}
+
 // Checks the options that only decoders or only encoders have.
 void check_scoring(const Config& config, const po::variables_map& arguments) {
   const bool encoder = config.model.kind == ModelKind::encoder;
@@ -66,6 +74,17 @@ void check_scoring(const Config& config, const po::variables_map& arguments) {
   if (!encoder && arguments.count("pseudo-perplexity"))
     bad_input("evaluate: --pseudo-perplexity is of encoders, and this is {}: leave it out for its perplexity",
               config.model.kind == ModelKind::decoder ? "a decoder" : "an encoder-decoder");
+}
+
+// With moe.capacity_scope = rank, the windows of a pass share the capacity, as in training.
+void check_capacity(const Config& config, const po::variables_map& arguments) {
+  if (!arguments.count("capacity") || arguments["batch"].defaulted()) return;
+  const Index batch = arguments["batch"].as<Index>(), micro_batch = config.train.micro_batch;
+  if (config.moe.capacity_factor > 0 && config.moe.capacity_scope == CapacityScope::rank && batch != micro_batch)
+    bad_input(
+        "evaluate: --batch {} with --capacity: moe.capacity_scope = rank drops tokens by {} windows at a time, as "
+        "training does (train.micro_batch): leave out --batch",
+        batch, micro_batch);
 }
 
 void check_stride(const po::variables_map& arguments, const EvaluateOptions& evaluation, Index window) {
@@ -213,6 +232,7 @@ int evaluate_command(CommandLine& line) {
   const Index window = config.model.seq_len;
   agree_on_errors(world, [&] {
     check_scoring(config, arguments);
+    check_capacity(config, arguments);
     check_stride(arguments, evaluation, window);
     data = dataset_of(trained, arguments);
   });
@@ -223,11 +243,13 @@ int evaluate_command(CommandLine& line) {
   });
   fit_positions(config, dataset);
   evaluation.dropless = !arguments.count("capacity");
+  if (!evaluation.dropless && config.moe.capacity_factor > 0 && config.moe.capacity_scope == CapacityScope::rank)
+    evaluation.windows_per_pass = config.train.micro_batch;
   evaluation.hide_each = arguments.count("pseudo-perplexity") > 0;
   const Scoring scoring = evaluation.hide_each                          ? Scoring::each_token
                           : config.train.objective == Objective::masked ? Scoring::masked_tokens
                                                                         : Scoring::next_tokens;
-  const EvaluationInfo evaluation_info{
+  EvaluationInfo evaluation_info{
       state.step,
       fs::absolute(dataset.dir()).lexically_normal().string(),
       dataset.digest(),
@@ -258,6 +280,10 @@ int evaluate_command(CommandLine& line) {
     const Json json = to_json(scores, engine->model().moe_layer_ids(), evaluation_info);
     // The expert report reads the scores of the domains from this file.
     if (const auto run = run_of(step_dir)) {
+      // An imported checkpoint has no data set of its own: the first one has the plain name.
+      if (state.dataset_digest.empty() &&
+          is_of_another_dataset(*run / evaluation_file(evaluation_info), evaluation_info.dataset_digest))
+        evaluation_info.own_dataset = false;
       const fs::path file = *run / evaluation_file(evaluation_info);
       if (access(run->c_str(), W_OK) != 0)
         warn(fmt::format("{} cannot be written ({}): this evaluation is only printed", file.string(),

@@ -66,6 +66,7 @@ Config Config::of_stack(std::size_t stack) const {
   Config c = *this;
   c.model = stacks.at(stack).model;
   c.moe = stacks.at(stack).moe;
+  c.moe.physical_to_logical = moe.physical_to_logical;  // of all stacks
   c.stacks.clear();
   return c;
 }

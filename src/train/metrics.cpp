@@ -52,6 +52,7 @@ FileContents scan_metrics(const std::filesystem::path& path, Index first_step) {
       contents.skipped = skipped;
       contents.history.totals.add(at, number_at(*m, "step_seconds").value_or(0),
                                   validation ? number_at(*validation, "loss") : std::nullopt);
+      if (m->find("experts")) contents.history.counted = at;
       contents.end = line.end;
       contents.last = at;
       contents.damaged = 0;

@@ -74,6 +74,7 @@ struct MetricsHistory {
   LossRise rise;
   RunTotals totals;
   RecentSkips skips;
+  Index counted = 0;  // step of the last line with ExpertCounts; 0 if there is none
 };
 
 // Appends to RUN/metrics.jsonl.

@@ -120,7 +120,10 @@ int TrainingRun::train() {
   if (config_.run.checkpoint_first && !resumed) save();
   const Index first = trainer_.steps_done() + 1;
   int stop = static_cast<int>(world_.max(stop_signal()));
-  RoutingWarnings routing_warnings(trainer_.steps_done(), state_.experts.layer_ids);
+  // The last step of which a line has the counts of the experts, unless metrics.jsonl is lost.
+  Index counted = (first - 1) / config_.run.log_every * config_.run.log_every;
+  if (metrics_ && metrics_->history().counted > 0) counted = metrics_->history().counted;
+  RoutingWarnings routing_warnings(counted, state_.experts.layer_ids);
   MachinePeak peak = options_.peak;
   if (!mfu_problem_.empty()) peak.flops = 0;
   PerformanceMeter meter(world_, model_costs(config_, engine_.vocab()).flops_per_token, peak);
@@ -148,7 +151,7 @@ int TrainingRun::train() {
     ExpertCounts counts;
     if (log) {
       window_.close(step, state_.experts);
-      counts = counts_since((step - 1) / config_.run.log_every * config_.run.log_every, state_.experts);
+      counts = counts_since(std::exchange(counted, step), state_.experts);
     }
     const std::vector<DomainScore> validation = validate(step);
     agree_on_errors(world_, [&] {

@@ -60,6 +60,14 @@ near "$(loss_at 0)" "$(loss)" || die "loss $(loss_at 0) is not $(loss)"
 near "$(loss_at 100)" "$(loss)" || die "a factor of 100 drops something"
 expect_ok "$switchyard" evaluate run --backend cpu --json --capacity
 near "$(loss_at 1.25)" "$(loss)" || die "loss with drops is not $(loss)"
+# With the capacity of a rank, the windows of a micro-batch share it.
+expect_ok "$switchyard" train small.ini --run.dir=shared --moe.capacity_scope=rank --train.steps=2 --quiet
+mv f.csv run.csv
+expect_ok "$switchyard" experts shared --replay data --factors 1.25 --figures-csv f.csv
+expect_ok "$switchyard" evaluate shared --backend cpu --json --capacity
+near "$(loss_at 1.25)" "$(loss)" || die "loss with shared capacity is not $(loss)"
+expect_error "as training does (train.micro_batch): leave out --batch" "$switchyard" evaluate shared --capacity --batch 8
+mv run.csv f.csv
 # The drops of the first layer can be computed from its choices, without another run.
 for factor in 0.5 1.25; do
   found() { awk -F, -v f="$1" -v x=$factor '$2 == f && index($0, "," x ",") && !seen++ { printf "%.9f", $(NF - 4) }' f.csv; }

@@ -54,6 +54,14 @@ expect_error "--run.init_from" "$switchyard" train back/config.ini --run.resume=
   --run.backend=cpu --model.seq_len=16
 expect_error "was imported" "$switchyard" evaluate back --backend cpu
 expect_ok "$switchyard" evaluate back --data data --backend cpu --quiet
+# The evaluation of another data set is beside the first one.
+cp back/evaluation.json first.json
+expect_ok "$switchyard" prepare --domain english=text --tokenizer bytes --valid-fraction 0.3 --output others
+expect_ok "$switchyard" evaluate back --data others --backend cpu --quiet
+cmp back/evaluation.json first.json || die "the evaluation of another data set replaced the first one"
+expect_file back/evaluation-????????.json
+expect_ok "$switchyard" evaluate back --data data --max-windows 0 --backend cpu --quiet
+[[ $(echo back/evaluation*.json | wc -w) -eq 2 ]] || die "an evaluation of the first data set is elsewhere"
 
 # Upcycling: the first loss of the model with experts equals that of the dense model.
 expect_ok "$switchyard" train config.ini --run.dir=dense --quiet --moe.experts=0 --model.norm_eps=1e-6

@@ -49,6 +49,10 @@ expect_ok "$switchyard" train config.ini --train.steps=10 --run.resume=true
 expect_output "(step 9)"
 [[ $(grep -c 'is ignored: .DS_Store' "$work/.err") -eq 1 ]] || die "no warning of a foreign file"
 [[ $(grep -c 'is ignored: notes.txt' "$work/.err") -eq 1 ]] || die "no warning of a foreign file"
+# Each assignment is in the counts of one line, although each start ended with such a line.
+counted=$(grep -oE '"experts":\{"routed":[^a-z]*' run/metrics.jsonl | grep -oE '[0-9]+' | awk '{ sum += $1 } END { print sum }')
+routed=$(sed -E 's/"experts":\{[^}]*\}//' run/metrics.jsonl | grep -oE '"routed":[0-9]+' | awk -F: '{ sum += $2 } END { print sum }')
+[[ $routed -gt 0 && $counted == "$routed" ]] || die "the lines count $counted assignments of $routed"
 expect_ok "$switchyard" inspect run --verify
 rm run/checkpoints/.DS_Store "$(step 9)/notes.txt"
 mkdir -p fresh/checkpoints
