@@ -38,17 +38,18 @@ struct AdamW {
   Cost cost() const { return Cost().reads(g).updates(w, m, v).writes(rounded); }
 };
 
-// m = momentum * m + coefficient * g. With nesterov, g then becomes Nesterov's momentum, which is
-// one step ahead: g = momentum * m + coefficient * g. If coefficient is NaN, nothing changes.
+// m = momentum * m + coefficient * g. Then g becomes the direction of the update: m before it is
+// rounded, or with nesterov momentum * m + coefficient * g, which is one step ahead. If coefficient
+// is NaN, nothing changes.
 struct MomentumUpdate {
   static constexpr std::string_view name = "momentum_update";
   ConstView coefficient;  // [1]
-  View g;                 // [n], updated with nesterov
+  View g;                 // [n], updated
   float momentum;
   View m;  // [n] f32 or bf16, updated
   bool nesterov = false;
   bool is_empty() const { return m.elements() == 0; }
-  Cost cost() const { return nesterov ? Cost().updates(g, m) : Cost().reads(g).updates(m); }
+  Cost cost() const { return Cost().updates(g, m); }
 };
 
 // w -= lr * (update + weight_decay * w). If coefficient is NaN, nothing changes.

@@ -211,11 +211,12 @@ std::vector<std::string> config_warnings(const Config& config, const Layout& lay
                       layout.dp(), config.train.micro_batch, batch));
   }
   if (e.experts > 0 && e.aux_loss > 0 && e.aux_scope == AuxScope::global_batch && together != batch)
-    out.push_back(
-        fmt::format("moe.aux_scope = global_batch balances what is computed at once, here dp * "
-                    "train.micro_batch = {} * {} of the step's {} sequences, so that the layout matters: set "
-                    "train.micro_batch = {}",
-                    layout.dp(), config.train.micro_batch, batch, batch / layout.dp()));
+    out.push_back(fmt::format(
+        "moe.aux_scope = global_batch balances what is computed at once, here dp * "
+        "train.micro_batch = {} * {} of the step's {} sequences, so that the layout matters{}",
+        layout.dp(), config.train.micro_batch, batch,
+        config.train.batch_ramp.changes.empty() ? fmt::format(": set train.micro_batch = {}", batch / layout.dp())
+                                                : ""));
   return out;
 }
 

@@ -40,7 +40,7 @@ void update_momentum(Device& device, const UpdateOperands& x, double momentum, b
 
 void sgd(Device& device, const UpdateOperands& x) {
   update_momentum(device, x, x.hyperparameters.momentum, false);
-  apply_direction(device, x, x.state[0]);
+  apply_direction(device, x, x.gradient);
 }
 
 void nesterov_momentum(Device& device, const UpdateOperands& x) {

@@ -56,18 +56,20 @@ std::vector<const LayoutDependence*> dependences_of(const Config& config) {
 // Returns the micro-batch with these sizes of dp and tp; 0 if each one would change results.
 Index micro_batch_for(const Config& config, Index dp, Index tp, const std::optional<EarlierLayout>& earlier) {
   if (!earlier) return config.train.micro_batch;
-  const Index product = earlier->dp * earlier->micro_batch, per_rank = config.train.global_batch / dp;
+  const Index product = earlier->dp * earlier->micro_batch;
   std::vector<Index> sizes;
-  if (product % dp == 0) sizes.push_back(product / dp);
+  for (Index size = std::max<Index>(1, product / dp); size >= 1; --size) sizes.push_back(size);
   sizes.push_back(earlier->micro_batch);
-  for (Index size = std::max<Index>(1, product / dp); size >= 1; --size)
-    if (per_rank % size == 0) sizes.push_back(size);
   const auto keeps_results = [&](Index size) {
     return std::ranges::all_of(dependences_of(config), [&](const LayoutDependence* d) {
       return d->keeps_product ? dp * size == product : size == earlier->micro_batch && tp == earlier->tp;
     });
   };
-  const auto divides = [&](Index size) { return config.train.global_batch % (dp * size) == 0; };
+  const auto divides = [&](Index size) {
+    return config.train.global_batch % (dp * size) == 0 &&
+           std::ranges::all_of(config.train.batch_ramp.changes,
+                               [&](const BatchRamp::Change& change) { return change.batch % (dp * size) == 0; });
+  };
   for (const Index size : sizes)
     if (divides(size) && keeps_results(size)) return size;
   return 0;
@@ -92,6 +94,24 @@ std::vector<Layout> layouts_with(const Config& config, Index vocab, int ranks, i
       layouts.push_back(layout);
   }
   return layouts;
+}
+
+// Returns the configuration with the layout and the micro-batch of the checkpoint. Empty if that
+// layout has another number of ranks, or does not fit the keys or the machines.
+std::optional<Config> with_earlier_layout(const Config& config, int ranks, int ranks_per_node,
+                                          const std::optional<EarlierLayout>& earlier) {
+  if (!earlier || earlier->dp * earlier->tp != ranks) return std::nullopt;
+  const Index node = earlier->parallel.ranks_per_node;
+  if (config.parallel.ranks_per_node == 0 && node > 1 && node != ranks_per_node) return std::nullopt;
+  Config same = config;
+  same.train.micro_batch = earlier->micro_batch;
+  for (const LayoutAxis& axis : layout_axes) {
+    Index& size = same.parallel.*axis.configured;
+    if (size == 0) size = earlier->parallel.*axis.configured;
+    if (size != earlier->parallel.*axis.configured) return std::nullopt;
+  }
+  if (!layout_problem(same, same.layout(ranks)).empty()) return std::nullopt;
+  return same;
 }
 
 [[noreturn]] void refuse(const Config& config, int ranks, const std::optional<EarlierLayout>& earlier) {
@@ -126,6 +146,11 @@ bool has_automatic_layout(const Config& config) {
 Config choose_layout(const Config& config, Index vocab, int ranks, const Machine& machine, int ranks_per_node,
                      const std::optional<EarlierLayout>& earlier,
                      const std::function<void(const Config&)>& check_fits) {
+  if (const std::optional<Config> same = with_earlier_layout(config, ranks, ranks_per_node, earlier); same) try {
+      check_fits(*same);
+      return *same;
+    } catch (const InputError&) {  // another layout may fit
+    }
   std::vector<SizedConfig> choices;
   bool any_layout = false;
   for (int tp = 1; tp <= ranks; ++tp) {
@@ -169,8 +194,9 @@ std::optional<EarlierLayout> earlier_layout(const Config& config) {
       const std::filesystem::path path = checkpoints / step_name(step);
       const TrainState state = read_state(path);
       int dp = 0, tp = 0;
-      if (std::sscanf(state.layout.c_str(), "dp %d tp %d", &dp, &tp) == 2 && dp > 0 && tp > 0)
-        return EarlierLayout{path.string(), dp, tp, parse_config(state.config, path.string()).train.micro_batch};
+      if (std::sscanf(state.layout.c_str(), "dp %d tp %d", &dp, &tp) != 2 || dp <= 0 || tp <= 0) continue;
+      const Config before = parse_config(state.config, path.string());
+      return EarlierLayout{path.string(), dp, tp, before.train.micro_batch, before.parallel};
     } catch (const std::exception&) {  // damaged: an older checkpoint has the same batch
     }
   return std::nullopt;
@@ -205,7 +231,10 @@ Config resolve_automatic_layout(Comm& world, const Config& config, Index vocab, 
     agree_on_errors(world, [&] { device = open_device("run.backend", config.run.backend, local); });
     sharing = agree_on_devices(world, *device);
   }
-  const int per_node = static_cast<int>(world.max(ranks_sharing(world, "host")));
+  int per_node = static_cast<int>(world.max(ranks_sharing(world, "host")));
+  // Ranks that a dry run only imagines share a machine, unless a key says otherwise.
+  if (ranks > world.size())
+    per_node = config.parallel.ranks_per_node > 1 ? static_cast<int>(config.parallel.ranks_per_node) : ranks;
   Config chosen = config;
   agree_on_errors(world, [&] {
     if (world.rank() != 0) return;

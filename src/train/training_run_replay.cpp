@@ -67,7 +67,8 @@ fs::path TrainingRun::load_before(Index step) {
 int TrainingRun::replay() {
   const Index step = config_.run.replay_step;
   const fs::path from = load_before(step);
-  const std::string start = from.empty() ? "the initial weights" : from.string();
+  const std::string& source = config_.run.init_from;
+  const std::string start = !from.empty() ? from.string() : source.empty() ? "the initial weights" : source;
   if (trainer_.steps_done() + 1 < step && !options_.quiet)
     print(fmt::format("repeats   steps {} to {}", trainer_.steps_done() + 1, step - 1));
   while (trainer_.steps_done() + 1 < step) {

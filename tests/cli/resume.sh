@@ -138,3 +138,18 @@ expect_ok "$switchyard" train config.ini --run.dir=other --run.init_from=six --t
 [[ $err == *"trained with other settings: moe.top_k: 1 here, 2 there"* ]] || die "no warning of other settings"
 expect_error "none is no folder" "$switchyard" train config.ini --run.dir=nowhere --run.init_from=none
 expect_no_file nowhere/config.ini
+
+# With a layout that the program chooses, a run on as many ranks keeps it, bit for bit.
+auto=(config.ini --model.d_model=64 --model.heads=8 --model.kv_heads=8 --moe.experts=8 --moe.d_ff=256 --train.global_batch=16
+  --train.steps=4 --parallel.tp=auto --parallel.ep=auto --parallel.etp=auto)
+expect_ok ranks 2 train "${auto[@]}" --run.dir=auto
+cp -r auto again
+rm -r again/checkpoints/step-00000004
+expect_ok ranks 2 train "${auto[@]}" --run.dir=again --run.resume=true
+expect_ok "$switchyard" diff auto again
+# A dry run for more ranks than it has finds the layout of that many ranks on one machine.
+layout() { sed -nE 's/^auto +//p' "$work/.out"; }
+expect_ok ranks 4 train "${auto[@]}" --run.dir=none --dry-run
+of_four=$(layout)
+expect_ok "$switchyard" train "${auto[@]}" --run.dir=none --dry-run --ranks 4
+[[ -n $of_four && $(layout) == "$of_four" ]] || die "the dry run chose $(layout) instead of $of_four"

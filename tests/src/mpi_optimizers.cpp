@@ -126,8 +126,8 @@ std::map<std::string, Numbers> trained_weights(const Config& config, const std::
       }
       const bool muon = update_rule(spec.optimizer).name == "muon";
       Numbers direction = reference::momentum_update(muon ? t.muon_momentum : t.momentum, coefficient, g, m);
-      round(m);
       if (!muon) direction = m;
+      round(m);
       if (muon) {
         const int stack_dims = spec.matrix->stack_dims, row_dims = spec.matrix->row_dims;
         Index matrices = 1, rows = 1, columns = 1;
@@ -252,6 +252,7 @@ const OptimizerCase optimizer_cases[] = {
     {"adamw", "adamw"},
     {"sgd", "sgd"},
     {"muon", "muon"},
+    {"sgd_bf16", "sgd", {"--train.moment_dtype=bf16"}},
     {"adamw_bf16", "adamw", {"--train.moment_dtype=bf16"}},
     {"muon_bf16", "muon", {"--train.moment_dtype=bf16"}},
     {"muon_latent",

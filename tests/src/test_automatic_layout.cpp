@@ -91,6 +91,35 @@ TEST(AutomaticLayout, KeepsTheProductOfACheckpoint) {
   // 5 ranks have no such product: the largest micro-batch below it that divides the batch.
   const Config five = choose(with(), 5, six_ranks);
   EXPECT_EQ(five.layout(5).dp() * five.train.micro_batch, 10);
+  // On 8 ranks the micro-batch of the checkpoint has a larger product than 12.
+  const Config eight = choose(with({"--parallel.tp=1"}), 8, six_ranks);
+  EXPECT_EQ(eight.train.micro_batch, 1);
+  // Every batch of a ramp is divisible by the product.
+  const Config ramp = choose(with({"--train.batch_ramp=4:180"}), 5, six_ranks);
+  EXPECT_EQ(180 % (ramp.layout(5).dp() * ramp.train.micro_batch), 0);
+  const Config odd = choose(with({"--train.batch_ramp=4:126", "--parallel.tp=1"}), 6, {{"RUN/step-1", 3, 1, 4}});
+  EXPECT_EQ(odd.train.micro_batch, 1);
+}
+
+TEST(AutomaticLayout, KeepsTheLayoutOfACheckpointOnAsManyRanks) {
+  std::vector<Layout> layouts = layouts_of(with(), 6);
+  ASSERT_GT(layouts.size(), 5);
+  for (const Layout& layout : layouts) {
+    EarlierLayout earlier{"RUN/step-1", layout.dp(), layout.tp, 2, {layout.tp, layout.ep, layout.etp, 1}};
+    const Config chosen = choose(with(), 6, earlier);
+    EXPECT_EQ(chosen.layout(6), layout) << layout.str();
+    EXPECT_EQ(chosen.train.micro_batch, 2) << layout.str();
+  }
+  // Keys that are not auto, memory and machines have precedence.
+  const EarlierLayout two{"RUN/step-1", 6, 1, 2, {1, 2, 1, 1}}, by_node{"RUN/step-1", 6, 1, 2, {1, 6, 1, 3}};
+  EXPECT_EQ(choose(with({"--parallel.ep=3"}), 6, two).layout(6).ep, 3);
+  const auto others_fit = [&](const Config& c) {
+    if (c.parallel.ep == 2 && c.parallel.tp == 1) bad_input("it does not fit");
+  };
+  EXPECT_NE(choose_layout(with(), vocab, 6, machine, 2, two, others_fit).layout(6), (Layout{6, 1, 2, 1, 1}));
+  const Config nodes = with({"--parallel.ranks_per_node=auto"});
+  EXPECT_EQ(choose_layout(nodes, vocab, 6, machine, 3, by_node, [](const Config&) {}).layout(6).ranks_per_node, 3);
+  EXPECT_NE(choose_layout(nodes, vocab, 6, machine, 2, by_node, [](const Config&) {}).layout(6).ranks_per_node, 3);
 }
 
 TEST(AutomaticLayout, RefusesToChangeResults) {

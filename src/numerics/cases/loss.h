@@ -169,7 +169,7 @@ struct AdamWCase : OperationCase<ops::AdamW> {
   }
 };
 
-// Nesterov's momentum replaces the gradient.
+// The direction of the update replaces the gradient. It has no rounding of m.
 struct MomentumUpdate : OperationCase<ops::MomentumUpdate> {
   MomentumUpdate(Index n, double coefficient, DType moments = DType::f32, bool nesterov = false) {
     op.momentum = 0.9f;
@@ -182,7 +182,7 @@ struct MomentumUpdate : OperationCase<ops::MomentumUpdate> {
   void expect(Values& v) override {
     if (std::isnan(v["coefficient"][0])) return;
     const Numbers ahead = ref::momentum_update(op.momentum, v["coefficient"][0], v["g"], v["m"]);
-    if (op.nesterov) v["g"] = ahead;
+    v["g"] = op.nesterov ? ahead : v["m"];
   }
 };
 
