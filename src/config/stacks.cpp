@@ -68,7 +68,8 @@ void check_experts(const Config& c, Problems& problems) {
     any = any || stack.moe.experts > 0;
     problems.refuse(stack.moe.experts != 0 && stack.moe.experts != c.moe.experts, c, stack.name + ".experts",
                     fmt::format("moe.experts = {}: both stacks have equally many experts, or none", c.moe.experts),
-                    fmt::format("one of {} and 0", c.moe.experts));
+                    c.moe.experts > 0 ? fmt::format("one of {} and 0", c.moe.experts)
+                                      : fmt::format("0, or moe.experts to {}", stack.moe.experts));
   }
   if (c.moe.experts > 0 && !any)
     problems.add("moe.experts", "moe.experts = {}, but neither the encoder nor the decoder has experts: set it to 0",

@@ -100,6 +100,8 @@ expect_error "model.kind = decoder has no section [encoder]" "$switchyard" train
   --encoder.layers=3
 expect_error "both stacks have equally many experts" "$switchyard" train config.ini --run.dir=x "${pairs[@]}" \
   --encoder.experts=3
+expect_error "set it to 0, or moe.experts to 3" "$switchyard" train config.ini --run.dir=x "${pairs[@]}" \
+  --encoder.experts=3 --moe.experts=0
 expect_error "model.mtp_depth = 1 with model.kind = encoder_decoder" "$switchyard" train config.ini --run.dir=x \
   "${pairs[@]}" --model.mtp_depth=1
 expect_error "is less than the" "$switchyard" train config.ini --run.dir=x "${pairs[@]}" --encoder.seq_len=4
