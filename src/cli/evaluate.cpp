@@ -68,9 +68,8 @@ void check_scoring(const Config& config, const po::variables_map& arguments) {
         "evaluate: --stride is of causal decoders, and train.objective = prefix predicts the tokens after the prefix of "
         "each window: leave it out");
   if (encoder && arguments.count("stride"))
-    bad_input(
-        "evaluate: --stride is of decoders, which predict next tokens, and this is an encoder: leave it out, or "
-        "give --pseudo-perplexity");
+    bad_input("evaluate: --stride is of decoders, which predict next tokens, and this is an encoder: leave it out{}",
+              arguments.count("pseudo-perplexity") ? "" : ", or give --pseudo-perplexity");
   if (!encoder && arguments.count("pseudo-perplexity"))
     bad_input("evaluate: --pseudo-perplexity is of encoders, and this is {}: leave it out for its perplexity",
               config.model.kind == ModelKind::decoder ? "a decoder" : "an encoder-decoder");

@@ -72,7 +72,9 @@ expect_ok "$switchyard" evaluate run --tokens 116,257,107 --logits logits.h5 --q
 # Commands and settings that only decoders have.
 expect_error "the model is an encoder, which continues no text" "$switchyard" generate run --prompt x
 expect_error "hides no token" "$switchyard" generate run --fill-mask x
-expect_error "this is an encoder" "$switchyard" evaluate run --stride 4
+expect_error "leave it out, or give --pseudo-perplexity" "$switchyard" evaluate run --stride 4
+expect_error "this is an encoder: leave it out" "$switchyard" evaluate run --stride 4 --pseudo-perplexity
+[[ $err != *"or give"* ]] || die "the advice is given already"
 expect_error "train.objective = causal with model.kind = encoder" "$switchyard" train config.ini --run.dir=x \
   --model.kind=encoder --train.objective=causal
 expect_error "train.objective = masked with model.kind = decoder" "$switchyard" train config.ini --run.dir=x \
