@@ -74,8 +74,13 @@ YAxis linear_axis(const LineChart& chart, double& low, double& high) {
   if (!chart.y_low) low = std::floor(low / step + 1e-9) * step;
   if (!chart.y_high) high = std::ceil(high / step - 1e-9) * step;
   YAxis axis;
-  for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i)
-    axis.add(fmt::format("{:.6g}{}", i == 0 ? 0.0 : i * step, chart.percent ? " %" : ""), i * step);
+  const auto add = [&](double y) { axis.add(fmt::format("{:.6g}{}", y, chart.percent ? " %" : ""), y); };
+  double i = std::ceil(low / step - 1e-9);
+  if (const double gap = i - low / step; gap > 1e-9) {
+    add(low);
+    if (gap < 0.5) ++i;  // its text would touch that of `low`
+  }
+  for (; i * step <= high + step * 1e-9; ++i) add(i == 0 ? 0.0 : i * step);
   return axis;
 }
 

@@ -193,6 +193,22 @@ TEST(Pgf, HasTheDataOfTheChart) {
   EXPECT_TRUE(has(pgf_of(c, {}), "1 100000 10000 20000\n"));
 }
 
+// The lower bound of a chart has a mark, also if it is no round number.
+TEST(Draw, TheLowerBoundHasAMark) {
+  const auto tics = [](double low, double high) {
+    LineChart c = chart(1, 2);
+    c.lines[0].y = {low, high};
+    c.y_low = low;
+    const std::string script = plot_of(c).script;
+    const std::size_t at = script.find("set ytics (") + 11;
+    return script.substr(at, script.find(')', at) - at);
+  };
+  EXPECT_EQ(tics(1, 11), "\"1\" 1, \"2\" 2, \"4\" 4, \"6\" 6, \"8\" 8, \"10\" 10, \"12\" 12");
+  EXPECT_EQ(tics(1, 20), "\"1\" 1, \"5\" 5, \"10\" 10, \"15\" 15, \"20\" 20");
+  EXPECT_EQ(tics(1.9, 11), "\"1.9\" 1.9, \"4\" 4, \"6\" 6, \"8\" 8, \"10\" 10, \"12\" 12");
+  EXPECT_EQ(tics(0, 10), "\"0\" 0, \"2\" 2, \"4\" 4, \"6\" 6, \"8\" 8, \"10\" 10");
+}
+
 TEST(RatioMarks, ArePowersOfTwo) {
   EXPECT_EQ(ratio_marks(0.25, 4), (std::vector<std::string>{"1/4×", "1/2×", "1×", "2×", "4×"}));
 }
