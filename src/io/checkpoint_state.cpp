@@ -45,7 +45,8 @@ void write_experts(CheckpointWriter& index, const ExpertHistory& h) {
       {"/experts/dropped", counts, DType::i64, h.dropped.data(), "window, layer, expert", "assignments",
        "those of them that were dropped, since the expert was full"},
       {"/experts/probability", counts, DType::f32, h.probability.data(), "window, layer, expert", "1",
-       "mean over tokens of the router's softmax"},
+       "mean over tokens of the router's probability: the softmax of the logits, or with moe.aux_probability = score "
+       "the scores divided by their sum"},
       {"/experts/steps", windows, DType::i64, h.steps.data(), "window", "steps", "the last step of each window"},
       {"/experts/layers", layers, DType::i64, h.layer_ids.data(), "layer", "1", "the block that each MoE layer is in"},
   };
