@@ -21,6 +21,8 @@ namespace sy {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* outputs[] = {"csv", "html", "hdf5", "figures-csv", "placement-file"};
+
 // Parses "100-200", or "100" for that step alone.
 std::pair<Index, Index> parse_steps(const std::string& text) {
   const std::size_t dash = text.find('-');
@@ -71,6 +73,21 @@ void check_output(const fs::path& path) {
   }
 }
 
+// Throws InputError if two outputs are one file: the later would replace the earlier.
+void check_distinct(const po::variables_map& arguments) {
+  std::vector<std::pair<fs::path, std::string>> files;
+  for (const char* output : outputs) {
+    if (!arguments.count(output)) continue;
+    const fs::path path = arguments[output].as<std::string>();
+    if (path == "-" || is_stream(path)) continue;
+    const fs::path file = fs::weakly_canonical(fs::absolute(path));
+    for (const auto& [other, option] : files)
+      if (other == file)
+        bad_input("experts: --{} and --{} name the same file, {}: name two files", option, output, path.string());
+    files.emplace_back(file, output);
+  }
+}
+
 bool colours_wanted() {
   const char* terminal = environment("TERM");
   return isatty(STDOUT_FILENO) && !environment("NO_COLOR") && terminal && std::string(terminal) != "dumb";
@@ -103,8 +120,9 @@ int experts_command(CommandLine& line) {
   errors.raise();
   if ((csv == "-") + (html == "-") + arguments["json"].as<bool>() > 1)
     bad_input("experts: only one of --json, --csv - and --html - can go to standard output");
-  for (const char* output : {"csv", "html", "hdf5", "figures-csv", "placement-file"})
+  for (const char* output : outputs)
     if (arguments.count(output)) check_output(arguments[output].as<std::string>());
+  check_distinct(arguments);
   ReportOptions wanted;
   if (arguments.count("layer")) wanted.layer = arguments["layer"].as<Index>();
   if (arguments.count("steps")) wanted.steps = parse_steps(arguments["steps"].as<std::string>());
@@ -119,6 +137,10 @@ int experts_command(CommandLine& line) {
   if (arguments.count("placement")) ranks = parse_placement(arguments["placement"].as<std::string>());
   if (!placement_file.empty() && !arguments.count("placement"))
     bad_input("experts: --placement-file needs --placement ep=N");
+  if (!figures.empty() && !replays && !arguments.count("compare") && !arguments.count("placement"))
+    bad_input(
+        "experts: --figures-csv writes the figures of --compare, --placement, --replay and --ablate: give one of them, or "
+        "use --csv for the load");
 
   const auto report_of = [&](const char* name) {
     return make_report(find_checkpoint(arguments[name].as<std::string>()), wanted);

@@ -145,6 +145,11 @@ expect_error "layers with experts are 0, 1" "$switchyard" experts run --layer 7
 expect_error "steps 1-12" "$switchyard" experts run --steps 100-200
 expect_error "FIRST-LAST" "$switchyard" experts run --steps ten
 expect_error "standard output" "$switchyard" experts run --csv - --json
+expect_error "--csv and --html name the same file" "$switchyard" experts run --csv out.csv --html ./out.csv
+expect_no_file out.csv
+expect_error "give one of them" "$switchyard" experts run --figures-csv out.csv
+expect_no_file out.csv
+expect_ok "$switchyard" experts run --csv /dev/null --html /dev/null
 expect_error "--hmtl" "$switchyard" experts run --hmtl page.html
 expect_error "nothing-here" "$switchyard" experts nothing-here
 echo '{"step": 1' >run/evaluation.json
