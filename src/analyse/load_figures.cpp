@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "src/analyse/report.h"
+#include "src/text/strings.h"
 
 namespace sy {
 namespace {
@@ -51,7 +52,7 @@ void add_measures(Section& section, const ExpertReport& r, std::optional<Dimensi
   const ExpertHistory& h = r.state.experts;
   std::vector<Dimension> by_layer;
   if (windows) by_layer.push_back(*windows);
-  by_layer.push_back(numbered_dimension("layer", h.layer_ids));
+  by_layer.push_back(layer_dimension(r));
   std::vector<Dimension> by_expert = by_layer;
   by_expert.push_back(counted_dimension("expert", h.experts));
   const std::size_t first = section.figures.size();
@@ -71,11 +72,19 @@ void add_measures(Section& section, const ExpertReport& r, std::optional<Dimensi
   });
 }
 
-// Position of a block among the MoE layers; -1 if it is not one.
-Index layer_of(const ExpertReport& r, std::int64_t block) {
-  const auto& ids = r.state.experts.layer_ids;
-  const auto at = std::find(ids.begin(), ids.end(), block);
-  return at == ids.end() ? -1 : at - ids.begin();
+// Names of the layers that both runs have, in the order of the first.
+Dimension common_layers(const ExpertReport& a, const ExpertReport& b) {
+  Dimension layers = layer_dimension(a);
+  const std::vector<std::string> others = layer_dimension(b).labels;
+  std::erase_if(layers.labels,
+                [&](const std::string& name) { return std::ranges::find(others, name) == others.end(); });
+  return layers;
+}
+
+// name: that of a layer with experts.
+const LayerLoad& load_of(const ExpertReport& r, const std::string& name) {
+  const auto names = layer_dimension(r).labels;
+  return r.load[std::ranges::find(names, name) - names.begin()];
 }
 
 // Half the sum of the absolute differences: the share of the assignments that would have to move.
@@ -117,7 +126,7 @@ std::vector<Section> load_sections(const ExpertReport& r) {
                                "selection bias",
                                "score",
                                "Added to the expert's score for the selection alone.",
-                               {numbered_dimension("layer", h.layer_ids), counted_dimension("expert", h.experts)},
+                               {layer_dimension(r), counted_dimension("expert", h.experts)},
                                {r.state.router_bias.begin(), r.state.router_bias.end()},
                                Look::change});
   return out;
@@ -126,11 +135,10 @@ std::vector<Section> load_sections(const ExpertReport& r) {
 std::vector<std::string> comparison_warnings(const ExpertReport& a, const ExpertReport& b) {
   const ExpertHistory &ha = a.state.experts, &hb = b.state.experts;
   std::vector<std::string> out;
-  const auto common = std::ranges::count_if(ha.layer_ids, [&](std::int64_t block) { return layer_of(b, block) >= 0; });
-  if (ha.layer_ids != hb.layer_ids)
+  if (layer_dimension(a) != layer_dimension(b))
     out.push_back(
         fmt::format("the first has {} layers with experts and the second {}: the {} that both have are compared",
-                    ha.layers, hb.layers, common));
+                    ha.layers, hb.layers, common_layers(a, b).size()));
   if (ha.experts != hb.experts)
     out.push_back(fmt::format("the first has {} experts in a layer and the second {}: they are not compared one by one",
                               ha.experts, hb.experts));
@@ -144,24 +152,20 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
   const ExpertHistory &ha = a.state.experts, &hb = b.state.experts;
   for (const ExpertReport* r : {&a, &b})
     if (r->load.empty()) bad_input("{} has no expert counts yet: nothing to compare", r->checkpoint.string());
-  std::vector<std::int64_t> blocks;
-  for (std::int64_t block : ha.layer_ids)
-    if (layer_of(b, block) >= 0) blocks.push_back(block);
-  if (blocks.empty())
-    bad_input("{} and {} have no layer with experts in common", a.checkpoint.string(), b.checkpoint.string());
+  const Dimension layers = common_layers(a, b);
+  if (layers.labels.empty())
+    bad_input("{} and {} have no layer with experts in common: those of the first are {}, and those of the second {}",
+              a.checkpoint.string(), b.checkpoint.string(), join(layer_dimension(a).labels, ", "),
+              join(layer_dimension(b).labels, ", "));
 
   Section out{"comparison", "Two runs"};
   out.text = fmt::format("First: {}, steps {}. Second: {}, steps {}.", a.checkpoint.string(),
                          step_range(ha, a.first, a.last), b.checkpoint.string(), step_range(hb, b.first, b.last));
   for (const std::string& warning : comparison_warnings(a, b)) out.text += fmt::format(" Note: {}.", warning);
-  const Dimension layers = numbered_dimension("layer", blocks);
-  const auto of = [&](const ExpertReport& r, std::int64_t block) -> const LayerLoad& {
-    return r.load[layer_of(r, block)];
-  };
   for (const LoadMeasure<LayerLoad>& m : layer_measures)
     for (const auto& [r, suffix, which] : {std::tuple{&a, "_first", "first"}, {&b, "_second", "second"}}) {
       Figure f{m.name + std::string(suffix), fmt::format("{}, {}", m.title, which), m.unit, m.meaning, {layers}};
-      for (std::int64_t block : blocks) f.values.push_back(m.value(of(*r, block)));
+      for (const std::string& name : layers.labels) f.values.push_back(m.value(load_of(*r, name)));
       out.figures.push_back(std::move(f));
     }
   if (ha.experts == hb.experts) {
@@ -185,8 +189,8 @@ Section comparison(const ExpertReport& a, const ExpertReport& b) {
                      {layers, counted_dimension("expert", ha.experts)},
                      {},
                      Look::change};
-    for (std::int64_t block : blocks) {
-      auto p = shares_of(of(a, block)), q = shares_of(of(b, block));
+    for (const std::string& name : layers.labels) {
+      auto p = shares_of(load_of(a, name)), q = shares_of(load_of(b, name));
       same.values.push_back(distance(p, q));
       for (std::size_t e = 0; e < p.size(); ++e) by_expert.values.push_back(q[e] - p[e]);
       std::sort(p.begin(), p.end(), std::greater<>());

@@ -51,10 +51,7 @@ std::vector<LayerPlacement> balance_placement(const std::vector<LayerLoad>& load
   return out;
 }
 
-Section placement_section(const std::vector<LayerPlacement>& placement) {
-  std::vector<std::int64_t> ids;
-  for (const LayerPlacement& p : placement) ids.push_back(p.layer);
-  const Dimension layers = numbered_dimension("layer", ids);
+Section placement_section(const std::vector<LayerPlacement>& placement, const Dimension& layers) {
   const Index ranks = std::ssize(placement[0].before);
   Section out{
       "placement", fmt::format("Load of {} expert-parallel ranks", ranks),

@@ -23,7 +23,8 @@ struct LayerPlacement {
 // of experts.
 std::vector<LayerPlacement> balance_placement(const std::vector<LayerLoad>& load, Index ranks);
 
-Section placement_section(const std::vector<LayerPlacement>& placement);
+// layers: the names of the layers.
+Section placement_section(const std::vector<LayerPlacement>& placement, const Dimension& layers);
 // {"ep": 4, "experts": 8,
 //  "layers": [{"layer": 0, "order": [...], "max_over_mean_before", "max_over_mean"}]}
 Json placement_json(const std::vector<LayerPlacement>& placement);

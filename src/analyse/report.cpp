@@ -31,6 +31,20 @@ void read_losses(const fs::path& file, ExpertReport& report) {
   });
 }
 
+// Returns the position of a layer among the MoE layers. Throws InputError if it is not one.
+// layer: its name, or the number of its block.
+Index find_layer(const ExpertReport& r, const std::string& layer) {
+  const std::vector<std::string> names = layer_dimension(r).labels;
+  const auto& blocks = r.state.experts.layer_ids;
+  if (const auto at = std::ranges::find(names, layer); at != names.end()) return at - names.begin();
+  const auto number = parse_number<Index>(layer);
+  const auto at = number ? std::ranges::find(blocks, *number) : blocks.end();
+  if (at == blocks.end())
+    bad_input("--layer {}: {} has no such layer: the layers with experts are {}", layer, r.checkpoint.string(),
+              join(names, ", "));
+  return at - blocks.begin();
+}
+
 // One mark per expert, or per group of neighbours. Its height is the share relative to an even one.
 std::string share_strip(const LayerLoad& layer, bool colour) {
   static constexpr const char* marks[] = {"·", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -127,6 +141,11 @@ std::string domain_tables(const ExpertReport& r) {
          layers.str();
 }
 
+// Adds the name of a layer to its JSON, unless the name is the number.
+void add_name(Json& json, const ExpertReport& r, Index layer) {
+  if (const std::string name = layer_text(r, layer); name != std::to_string(layer)) json["name"] = name;
+}
+
 Json load_json(const LayerLoad& l) {
   return {{"layer", l.layer},
           {"routed", l.routed},
@@ -143,9 +162,16 @@ Json load_json(const LayerLoad& l) {
 }  // namespace
 
 std::string layer_text(const ExpertReport& r, Index layer) {
+  if (r.config && layer >= r.config->model.layers) return fmt::format("module {}", layer - r.config->model.layers + 1);
   if (!r.config || r.config->stacks.empty()) return std::to_string(layer);
   const Index encoder = r.config->encoder_layers();
   return layer < encoder ? fmt::format("encoder {}", layer) : fmt::format("decoder {}", layer - encoder);
+}
+
+Dimension layer_dimension(const ExpertReport& r) {
+  Dimension d{"layer"};
+  for (const std::int64_t block : r.state.experts.layer_ids) d.labels.push_back(layer_text(r, block));
+  return d;
 }
 
 std::string expert_and_share(const LayerLoad& layer, Index expert) {
@@ -241,17 +267,16 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
       r.evaluation = read_evaluation(file);
   }
   if (options.layer) {
-    if (auto& bias = r.state.router_bias; !bias.empty()) {
-      const auto at = std::find(h.layer_ids.begin(), h.layer_ids.end(), *options.layer) - h.layer_ids.begin();
-      if (at < h.layers) bias = {bias.begin() + at * h.experts, bias.begin() + (at + 1) * h.experts};
-    }
-    h = select_block(h, *options.layer);
+    const Index at = find_layer(r, *options.layer), block = h.layer_ids[at];
+    if (auto& bias = r.state.router_bias; !bias.empty())
+      bias = {bias.begin() + at * h.experts, bias.begin() + (at + 1) * h.experts};
+    h = select_block(h, block);
     if (r.evaluation) {
       const auto& evaluated = r.evaluation->layers;  // without modules of multi-token prediction
-      if (std::ranges::find(evaluated, *options.layer) == evaluated.end())
+      if (std::ranges::find(evaluated, block) == evaluated.end())
         r.evaluation.reset();
       else
-        r.evaluation = select_block(*r.evaluation, *options.layer);
+        r.evaluation = select_block(*r.evaluation, block);
     }
   }
   if (r.evaluation) r.specialisation = specialisation(*r.evaluation);
@@ -264,7 +289,8 @@ ExpertReport make_report(const fs::path& checkpoint, const ReportOptions& option
     r.last = r.first;
     while (r.last < h.windows() && first_step(h, r.last) <= to) ++r.last;
     if (r.first >= r.last)
-      bad_input("--steps {}-{}: the checkpoint has counts of steps {}", from, to, step_range(h, 0, h.windows()));
+      bad_input("--steps {}-{}: {} has counts of steps {}", from, to, checkpoint.string(),
+                step_range(h, 0, h.windows()));
   }
   if (h.windows() > 0) r.load = layer_loads(h, r.first, r.last);
   return r;
@@ -330,7 +356,7 @@ Json report_json(const ExpertReport& r) {
   }
   for (Index at = 0; const LayerLoad& l : r.load) {
     Json layer = load_json(l);
-    if (r.config && !r.config->stacks.empty()) layer["name"] = layer_text(r, l.layer);
+    add_name(layer, r, l.layer);
     for (const ExpertLoad& e : l.experts) {
       Json expert = {
           {"routed", e.routed},       {"dropped", e.dropped},         {"share", e.share},

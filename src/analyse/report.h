@@ -20,7 +20,8 @@ struct LossPoint {
 };
 
 struct ReportOptions {
-  std::optional<Index> layer;  // only this block; all if empty
+  // Only this layer: its name by layer_text, or its number, the index of the block. All if empty.
+  std::optional<std::string> layer;
   // Steps of the load; the last tenth of all steps if empty.
   std::optional<std::pair<Index, Index>> steps;
 };
@@ -54,8 +55,8 @@ std::string report_csv(const ExpertReport& report);
 Json report_json(const ExpertReport& report);
 // The load as figures: the section "load" has all windows, and "summary" the steps of report.load.
 std::vector<Section> load_sections(const ExpertReport& report);
-// Compares two runs by layer and over time. It covers the layers that both runs have. Throws
-// InputError if there are none, or if one of the runs has no counts.
+// Compares two runs by layer and over time. It covers the layers whose names both runs have.
+// Throws InputError if there are none, or if one of the runs has no counts.
 Section comparison(const ExpertReport& a, const ExpertReport& b);
 // Returns the reasons why two runs are hard to compare: layers that only one of them has, another
 // number of experts, other data.
@@ -72,8 +73,11 @@ struct CollapseAdvice {
 };
 CollapseAdvice collapse_advice(const ExpertReport& report);
 
-// Name of a layer in tables: its number, or "encoder 3" in an encoder-decoder.
+// Name of a layer: its number, "encoder 3" in an encoder-decoder, or "module 1" of multi-token
+// prediction. `layer` is the index of the block.
 std::string layer_text(const ExpertReport& report, Index layer);
+// The MoE layers as a dimension of figures, with their names.
+Dimension layer_dimension(const ExpertReport& report);
 // Phrases that several forms of the report share.
 // "3 (12.5 %)"
 std::string expert_and_share(const LayerLoad& layer, Index expert);

@@ -21,12 +21,6 @@ constexpr Index max_cell_texts = 256;
 // Columns of a small picture up to which its cells have text.
 constexpr Index max_small_texts = 8;
 
-std::vector<std::string> layer_names(const ExpertReport& r, const ExpertHistory& h) {
-  std::vector<std::string> out;
-  for (std::int64_t id : h.layer_ids) out.push_back(layer_text(r, id));
-  return out;
-}
-
 // Limit of a scale of powers of two around an even share. The scale holds the largest deviation: at
 // least 1/2 to 2, at most 1/8 to 8.
 double ratio_limit(const std::vector<double>& relative) {
@@ -180,7 +174,7 @@ void load_section(Page& page, const ExpertReport& r) {
   const std::vector<double> relative = relative_shares(r.load);
   Heatmap map = load_map(h.layers, h.experts, ratio_limit(relative));
   map.values = relative;
-  map.row_names = layer_names(r, h);
+  map.row_names = layer_dimension(r).labels;
   map.column_names = counted_dimension("expert", h.experts).labels;
   map.x_label = "expert";
   map.y_label = "layer";

@@ -104,7 +104,8 @@ int experts_command(CommandLine& line) {
       "hdf5", po::value(&hdf5),
       "write the same numbers as HDF5: /load, /summary, and a group for each of what follows")(
       "figures-csv", po::value(&figures), "write the figures of what follows as CSV, a row per value")(
-      "layer", po::value<Index>(), "only this layer, expert by expert")(
+      "layer", po::value<std::string>(),
+      "only this layer, expert by expert: its name in the tables, or its number in JSON and CSV")(
       "steps", po::value<std::string>(), "FIRST-LAST: the load of these steps (otherwise of the last tenth)")(
       "compare", po::value<std::string>(), "RUN or CHECKPOINT to set beside this one")(
       "placement", po::value<std::string>(),
@@ -124,7 +125,7 @@ int experts_command(CommandLine& line) {
     if (arguments.count(output)) check_output(arguments[output].as<std::string>());
   check_distinct(arguments);
   ReportOptions wanted;
-  if (arguments.count("layer")) wanted.layer = arguments["layer"].as<Index>();
+  if (arguments.count("layer")) wanted.layer = arguments["layer"].as<std::string>();
   if (arguments.count("steps")) wanted.steps = parse_steps(arguments["steps"].as<std::string>());
 
   for (const char* output : {"hdf5", "figures-csv", "placement-file"})
@@ -146,6 +147,11 @@ int experts_command(CommandLine& line) {
     return make_report(find_checkpoint(arguments[name].as<std::string>()), wanted);
   };
   ExpertReport report = report_of("checkpoint");
+  std::optional<Index> block;
+  if (wanted.layer) {
+    block = report.state.experts.layer_ids[0];
+    wanted.layer = layer_text(report, *block);  // the other run is compared by name
+  }
   if (!line.provenance.is_null())
     report.provenance = with_inputs(line.provenance, report.state.config, report.state.dataset_digest);
   const Json provenance = record_for(report.provenance, detail);
@@ -157,11 +163,12 @@ int experts_command(CommandLine& line) {
   if (arguments.count("placement")) {
     if (report.load.empty()) bad_input("{} has no expert counts yet: no placement follows", report.checkpoint.string());
     const auto placement = balance_placement(report.load, ranks);
-    report.sections.push_back(placement_section(placement));
+    report.sections.push_back(placement_section(placement, layer_dimension(report)));
     if (!placement_file.empty()) write_output(placement_file, json_text(placement_json(placement), -1));
   }
   if (replays)
-    for (Section& section : replay_sections(line.world, arguments)) report.sections.push_back(std::move(section));
+    for (Section& section : replay_sections(line.world, arguments, block))
+      report.sections.push_back(std::move(section));
 
   // Files come first: a closed standard output (`| head`) ends the command.
   if (!csv.empty() && csv != "-") write_output(csv, csv_with_provenance(report_csv(report), provenance));

@@ -270,7 +270,7 @@ bool wants_replay(const po::variables_map& arguments) {
   return replay || ablate;
 }
 
-std::vector<Section> replay_sections(Comm& world, const po::variables_map& arguments) {
+std::vector<Section> replay_sections(Comm& world, const po::variables_map& arguments, std::optional<Index> layer) {
   std::vector<Section> out;
   const Trained trained = open_checkpoint(world, arguments["checkpoint"].as<std::string>());
   if (trained.config.model.kind == ModelKind::encoder_decoder)
@@ -280,14 +280,13 @@ std::vector<Section> replay_sections(Comm& world, const po::variables_map& argum
   std::vector<std::int64_t> layer_ids;
   for (std::size_t l = 0; l < ids.size(); ++l)
     if (ids[l] < trained.config.model.layers &&  // multi-token prediction does not run here
-        (!arguments.count("layer") || arguments["layer"].as<Index>() == ids[l])) {
+        (!layer || *layer == ids[l])) {
       layers.push_back(static_cast<Index>(l));
       layer_ids.push_back(ids[l]);
     }
   if (layers.empty())
-    bad_input(
-        "experts: --replay and --ablate run no layer of multi-token prediction: {}",
-        arguments.count("layer") ? fmt::format("set --layer below {}", trained.config.model.layers) : "leave them out");
+    bad_input("experts: --replay and --ablate run no layer of multi-token prediction: {}",
+              layer ? fmt::format("set --layer below {}", trained.config.model.layers) : "leave them out");
   for (const char* which : {"replay", "ablate"}) {
     if (!arguments.count(which)) continue;
     const fs::path dir = arguments[which].as<std::string>();

@@ -48,6 +48,17 @@ expect_output "encoder 1"
 expect_output "decoder 1"
 expect_ok "$switchyard" experts run --json
 expect_output '"name": "encoder 1"'
+# Figures have the same names, and a layer can be named.
+expect_ok "$switchyard" experts run --layer "decoder 1" --compare run --placement ep=2 --figures-csv figures.csv --hdf5 load.h5
+expect_output "decoder 1"
+[[ $out != *"encoder 1"* ]] || die "it is another layer"
+grep -q "^comparison,cv_first,ratio,decoder 1," figures.csv || die "the comparison has another name"
+grep -q "^placement,imbalance_after,ratio,decoder 1," figures.csv || die "the placement has another name"
+if command -v h5dump >/dev/null; then
+  h5dump -a /summary/cv/layer load.h5 | grep -q '"decoder 1"' || die "HDF5 has another name"
+fi
+expect_error "the layers with experts are encoder 0, encoder 1, decoder 0, decoder 1" "$switchyard" experts run \
+  --layer "decoder 2"
 expect_ok "$switchyard" evaluate run --tokens 116,257,107 --decoder-tokens 256,3 --logits logits.h5 --quiet
 [[ -s logits.h5 ]] || die "there are no logits"
 expect_ok "$switchyard" generate run --prompt "a train" --tokens 5 --json

@@ -95,6 +95,9 @@ expect_ok "$switchyard" experts run --compare deep
 [[ $err == *"the first has 2 layers with experts and the second 3: the 2 that both have are compared"* ]] || die "the depth is not named"
 [[ $err == *"they were trained on different data"* ]] || die "the data are not named"
 expect_output "First: run/checkpoints/step-00000012"
+# Errors name the checkpoint that lacks the layer or the steps.
+expect_error "--layer 2: run/checkpoints/step-00000012 has no such layer" "$switchyard" experts deep --compare run --layer 2
+expect_error "deep/checkpoints/step-00000004 has counts of steps 1-4" "$switchyard" experts run --compare deep --steps 9-12
 expect_error "missing: create it" "$switchyard" experts run --hdf5 missing/load.h5
 expect_error "needs a file" "$switchyard" experts run --hdf5 -
 # A pipe is not replaced. A link stays a link.

@@ -37,11 +37,14 @@ expect_ok "$switchyard" evaluate whole
 expect_ok ranks 2 evaluate whole
 expect_ok "$switchyard" experts whole --layer 2
 expect_output "2 layers, each with 4 experts, 2 chosen per token; 2 modules of multi-token prediction; d_model 32"
+expect_output "module 1"
+expect_ok "$switchyard" experts whole --layer "module 2" --csv -
+[[ $(tail -n +2 .out | cut -d, -f3 | sort -u) == 3 ]] || die "the module's block has another number"
 # They do not run in a replay.
 for measure in --replay --ablate; do
   expect_error "set --layer below 2" "$switchyard" experts whole --layer 2 $measure data --max-windows 2
 done
-expect_error "the layers with experts are" "$switchyard" experts whole --layer 9
+expect_error "the layers with experts are 0, 1, module 1, module 2" "$switchyard" experts whole --layer 9
 expect_ok "$switchyard" generate whole --prompt "token" --tokens 4
 # A training can go on without the modules, and refuses to resume without them.
 expect_ok "$switchyard" train config.ini --run.dir=without --run.init_from=whole "${with[@]:1}" --train.steps=1

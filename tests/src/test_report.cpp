@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "src/analyse/placement.h"
 #include "src/text/json.h"
 #include "src/text/numbers.h"
 #include "src/text/strings.h"
@@ -242,6 +243,71 @@ TEST(Report, AdvisesOnACollapsedRouter) {
     EXPECT_TRUE(has(text, "The router has collapsed"));
 }
 
+// Layers of both stacks, and those of modules of multi-token prediction, have the same names in all
+// tables, figures and pictures. The numbers of the blocks stay in CSV and JSON.
+ExpertReport with_config(Index layers, const std::string& config) {
+  ExpertReport r = example(layers, 4, 3);
+  r.config = parse_config(config, "test");
+  return r;
+}
+const std::string pairs = R"(
+[model]
+kind = encoder_decoder
+layers = 2
+d_model = 8
+heads = 2
+seq_len = 8
+[moe]
+experts = 4
+[train]
+objective = seq2seq
+)";
+const std::string modules = R"(
+[model]
+layers = 2
+mtp_depth = 2
+d_model = 8
+heads = 2
+seq_len = 8
+[moe]
+experts = 4
+)";
+
+TEST(Report, NamesLayersAlikeEverywhere) {
+  using Names = std::vector<std::string>;
+  struct Model {
+    const std::string& config;
+    Names names;
+  };
+  for (const Model& m : {Model{pairs, {"encoder 0", "encoder 1", "decoder 0", "decoder 1"}},
+                         Model{modules, {"0", "1", "module 1", "module 2"}}}) {
+    ExpertReport r = with_config(4, m.config);
+    r.sections = {placement_section(balance_placement(r.load, 2), layer_dimension(r)), comparison(r, r)};
+    std::vector<Section> sections = load_sections(r);
+    sections.insert(sections.end(), r.sections.begin(), r.sections.end());
+    for (const Section& s : sections)
+      for (const Figure& f : s.figures)
+        for (const Dimension& d : f.dimensions)
+          if (d.name == "layer") {
+            EXPECT_EQ(d.labels, m.names) << s.name << ' ' << f.name;
+          }
+    const auto j = report_json(r);
+    EXPECT_EQ(j["layers"][3]["layer"], 3);
+    EXPECT_EQ(j["layers"][3]["name"], m.names[3]);
+    EXPECT_TRUE(has(report_csv(r), "\n1,10,3,0,"));
+    EXPECT_TRUE(has(report_text(r, false), "\n" + m.names[2] + " "));
+  }
+}
+
+TEST(Report, ComparesLayersOfOneName) {
+  const ExpertReport two = with_config(4, modules), four = example(4, 4, 3);
+  const std::vector<std::string> both = {"0", "1"};
+  EXPECT_EQ(comparison(two, four).figures[0].dimensions[0].labels, both);
+  EXPECT_TRUE(has(comparison_warnings(two, four).at(0), "the 2 that both have are compared"));
+  EXPECT_TRUE(comparison_warnings(two, two).empty());
+  EXPECT_BAD_INPUT(comparison(with_config(4, pairs), four), "encoder 0, encoder 1, decoder 0, decoder 1");
+}
+
 TEST(ReportHtml, AcceptsExtremeSizes) {
   struct Size {
     Index layers, experts, windows;
@@ -291,7 +357,7 @@ TEST_F(MakeReport, ReadsTheFilesOfTheRun) {
                 R"({"step": 19, "tokens": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1, "layers": [0, 10],
     "domains": [{"name": "a", "tokens": 1, "bytes": 1, "loss": 1, "perplexity": 1, "bits_per_byte": 1,
                  "experts": [[1, 2, 3], [4, 5, 6]]}]})");
-  const ExpertReport r = make_report(checkpoint_, {10, {}});
+  const ExpertReport r = make_report(checkpoint_, {"10", {}});
   ASSERT_EQ(r.losses.size(), 2u);  // without later steps and torn lines
   EXPECT_EQ(r.losses[1].step, 19);
   ASSERT_EQ(r.validations.size(), 1u);
@@ -311,8 +377,10 @@ TEST_F(MakeReport, SelectsWindowsBySteps) {
   EXPECT_EQ(windows(4, 5), (std::pair<Index, Index>(0, 2)));
   EXPECT_EQ(windows(10, 10), (std::pair<Index, Index>(2, 3)));
   EXPECT_EQ(windows(15, 1000), (std::pair<Index, Index>(3, 4)));
-  EXPECT_BAD_INPUT(make_report(checkpoint_, {{}, {{20, 30}}}), "steps 1-19");
-  EXPECT_BAD_INPUT(make_report(checkpoint_, {3, {}}), "layers with experts are 0, 10");
+  EXPECT_BAD_INPUT(make_report(checkpoint_, {{}, {{20, 30}}}), checkpoint_.string() + " has counts of steps 1-19");
+  for (const char* layer : {"3", "encoder 0", ""})
+    EXPECT_BAD_INPUT(make_report(checkpoint_, {layer, {}}),
+                     checkpoint_.string() + " has no such layer: the layers with experts are 0, 10");
 }
 
 }  // namespace
