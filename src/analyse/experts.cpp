@@ -25,7 +25,8 @@ void summarise(LayerLoad& layer) {
   for (ExpertLoad& e : layer.experts) {
     const double load = static_cast<double>(e.routed);
     e.share = load / total;
-    e.probability_gap = probability > 0 ? e.probability / probability - e.share : 0;
+    // NaN if the probabilities are unknown
+    e.probability_gap = probability == 0 ? 0 : e.probability / probability - e.share;
     layer.dead += load < dead_share * mean;
     layer.overloaded += load > overloaded_share * mean;
     if (e.routed > 0) {
@@ -42,8 +43,7 @@ void summarise(LayerLoad& layer) {
 
 Index block_position(const std::vector<std::int64_t>& blocks, Index block) {
   const auto at = std::find(blocks.begin(), blocks.end(), block);
-  if (at == blocks.end())
-    bad_input("layer {} has no experts: the layers with experts are {}", block, fmt::join(blocks, ", "));
+  SY_ASSERT(at != blocks.end(), "block {} of {}", block, fmt::join(blocks, ", "));
   return at - blocks.begin();
 }
 
@@ -75,8 +75,12 @@ std::vector<LayerLoad> layer_loads(const ExpertHistory& h, Index first, Index la
         if (is_known) layer.experts[e].probability += weight * h.probability[at + e];
       }
     }
-    if (weights > 0)
-      for (ExpertLoad& e : layer.experts) e.probability /= weights;
+    const bool any_routed = std::ranges::any_of(layer.experts, [](const ExpertLoad& e) { return e.routed > 0; });
+    for (ExpertLoad& e : layer.experts)
+      if (weights > 0)
+        e.probability /= weights;
+      else if (any_routed)
+        e.probability = std::numeric_limits<double>::quiet_NaN();
     summarise(layer);
   }
   return layers;
@@ -144,7 +148,7 @@ double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64
   SY_ASSERT(p.size() == q.size(), "{} experts against {}", p.size(), q.size());
   const double np = static_cast<double>(std::accumulate(p.begin(), p.end(), std::int64_t{0}));
   const double nq = static_cast<double>(std::accumulate(q.begin(), q.end(), std::int64_t{0}));
-  if (np == 0 || nq == 0) return 0;
+  if (np == 0 || nq == 0) return std::numeric_limits<double>::quiet_NaN();
   // Mean of both distributions' Kullback-Leibler divergence from their average.
   double bits = 0;
   for (std::size_t i = 0; i < p.size(); ++i) {
@@ -174,7 +178,8 @@ Evaluation parse_evaluation(std::string_view text, const std::filesystem::path& 
                  {},
                  j.at("layers").get<std::vector<std::int64_t>>(),
                  or_0("windows"),
-                 or_0("of")};
+                 or_0("of"),
+                 j.contains("scoring") && j.at("scoring").get<std::string>() == "masked_tokens"};
   for (const Json& d : j.at("domains")) {
     DomainUse use{d.at("name").get<std::string>(),
                   d.at("tokens").get<Index>(),
@@ -211,18 +216,19 @@ std::vector<Specialisation> specialisation(const Evaluation& evaluation) {
   std::vector<Specialisation> out;
   const auto& domains = evaluation.domains;
   for (std::size_t l = 0; l < evaluation.layers.size(); ++l) {
-    Specialisation s{evaluation.layers[l], 0, 0, "", ""};
+    Specialisation s{evaluation.layers[l], 0, std::numeric_limits<double>::quiet_NaN(), "", ""};
     Index pairs = 0;
     for (std::size_t a = 0; a < domains.size(); ++a)
-      for (std::size_t b = a + 1; b < domains.size(); ++b, ++pairs) {
+      for (std::size_t b = a + 1; b < domains.size(); ++b) {
         const double bits = js_divergence(domains[a].experts[l], domains[b].experts[l]);
+        if (std::isnan(bits)) continue;
         s.mean += bits;
-        if (pairs > 0 && bits <= s.max) continue;
+        if (pairs++ > 0 && bits <= s.max) continue;
         s.max = bits;
         s.domain_a = domains[a].name;
         s.domain_b = domains[b].name;
       }
-    if (pairs > 0) s.mean /= static_cast<double>(pairs);
+    s.mean /= static_cast<double>(pairs);  // NaN without pairs
     out.push_back(std::move(s));
   }
   return out;

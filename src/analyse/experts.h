@@ -14,7 +14,7 @@ struct ExpertLoad {
   Index routed = 0, dropped = 0;
   double share = 0;        // of the layer's assignments, before dropping
   double drop_rate = 0;    // dropped / routed; 0 if nothing was routed
-  double probability = 0;  // mean probability
+  double probability = 0;  // mean probability; NaN if unknown
   // Share of the layer's probability minus share of its assignments.
   // Above 0, the router likes the expert more than its choices show. For example, a selection bias
   // or the other choices of the top k keep tokens away.
@@ -53,14 +53,13 @@ ExpertHistory coarsen(const ExpertHistory& history, Index max_windows);
 // The windows from there on hold at least a tenth of the steps, and at least as many steps as the
 // longest window.
 Index last_tenth(const ExpertHistory& history);
-// Returns the history of one block. Throws InputError, which names the MoE blocks, if `block` is
-// not one.
+// Returns the history of one MoE block.
 ExpertHistory select_block(const ExpertHistory& history, Index block);
 // Returns the first step of a window: the step after the previous window.
 std::int64_t first_step(const ExpertHistory& history, Index window);
 
 // Jensen-Shannon divergence, in bits, of two distributions given as counts. It is 0 for equal
-// shares and 1 if no expert is in both. It is 0 if either distribution is empty.
+// shares and 1 if no expert is in both. It is NaN if either distribution is empty.
 double js_divergence(std::span<const std::int64_t> p, std::span<const std::int64_t> q);
 
 // One domain in RUN/evaluation.json, which `switchyard evaluate` writes.
@@ -76,20 +75,22 @@ struct Evaluation {
   std::vector<DomainUse> domains;
   std::vector<std::int64_t> layers;  // [MoE layer] index of the block
   Index windows = 0, of = 0;         // evaluated windows, and windows of the split
+  bool masked = false;               // the loss is that of masked tokens alone
 };
 // Throws InputError, which names the file and says what is wrong with it.
 Evaluation read_evaluation(const std::filesystem::path& file);
 // The same of the text of a file. Reads no file.
 Evaluation parse_evaluation(std::string_view text, const std::filesystem::path& file);
-// Returns the evaluation of one block's experts. Throws InputError if it has no experts of that
-// block.
+// Returns the evaluation of the experts of one of its blocks.
 Evaluation select_block(const Evaluation& evaluation, Index block);
 
 // Distance between the domains' expert distributions in one layer.
 struct Specialisation {
-  Index layer = 0;           // index of the block
-  double mean = 0, max = 0;  // Jensen-Shannon divergence over all pairs of domains, bits
-  // The pair with the largest divergence; empty with fewer than two domains.
+  Index layer = 0;  // index of the block
+  // Jensen-Shannon divergence over all pairs of domains with assignments in the layer, bits. NaN if
+  // there is no such pair.
+  double mean = 0, max = 0;
+  // The pair with the largest divergence; empty if there is none.
   std::string domain_a, domain_b;
 };
 std::vector<Specialisation> specialisation(const Evaluation& evaluation);

@@ -92,8 +92,8 @@ std::string expert_table(const LayerLoad& layer, const std::vector<float>& biase
                                     count_text(x.routed),
                                     count_text(x.dropped),
                                     percent_text(x.drop_rate),
-                                    fmt::format("{:.4f}", x.probability),
-                                    fmt::format("{:+.4f}", x.probability_gap)};
+                                    number_text(x.probability, 4),
+                                    gap_text(x)};
     if (!biases.empty()) row.push_back(fmt::format("{:+.4f}", biases[e]));
     table.row(row);
   }
@@ -125,16 +125,20 @@ std::string time_table(const ExpertReport& r) {
 }
 
 std::string domain_tables(const ExpertReport& r) {
-  Table domains({"domain", "tokens", "loss", "perplexity", "bits/byte"});
-  for (const DomainUse& d : r.evaluation->domains)
-    domains.row({d.name, count_text(d.tokens), number_text(d.loss, 4), number_text(d.perplexity, 2),
-                 number_text(d.bits_per_byte, 3)});
+  const bool masked = r.evaluation->masked;
+  std::vector<std::string> columns{"domain", "tokens", masked ? "masked loss" : "loss"};
+  if (!masked) columns.insert(columns.end(), {"perplexity", "bits/byte"});
+  Table domains(columns);
+  for (const DomainUse& d : r.evaluation->domains) {
+    std::vector<std::string> row{d.name, count_text(d.tokens), number_text(d.loss, 4)};
+    if (!masked) row.insert(row.end(), {number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
+    domains.row(row);
+  }
   std::string out = domains.str();
   if (r.evaluation->domains.size() < 2) return out;
   Table layers({"layer", "divergence", "largest", "between"});
   for (const Specialisation& s : r.specialisation)
-    layers.row({layer_text(r, s.layer), fmt::format("{:.3f}", s.mean), fmt::format("{:.3f}", s.max),
-                s.domain_a + " and " + s.domain_b});
+    layers.row({layer_text(r, s.layer), number_text(s.mean, 3), number_text(s.max, 3), domain_pair(s)});
   return out +
          "\nHow differently the domains use the experts (Jensen-Shannon divergence of pairs, bits: 0 alike, "
          "1 disjoint)\n" +
@@ -174,6 +178,14 @@ Dimension layer_dimension(const ExpertReport& r) {
   return d;
 }
 
+std::string gap_text(const ExpertLoad& e) {
+  return std::isnan(e.probability_gap) ? "-" : fmt::format("{:+.4f}", e.probability_gap);
+}
+
+std::string domain_pair(const Specialisation& s) {
+  return std::isnan(s.mean) ? "-" : s.domain_a + " and " + s.domain_b;
+}
+
 std::string expert_and_share(const LayerLoad& layer, Index expert) {
   return fmt::format("{} ({})", expert, percent_text(layer.experts[expert].share));
 }
@@ -182,13 +194,16 @@ CollapseAdvice collapse_advice(const ExpertReport& r) {
   // Mean assignments per expert. With fewer, an expert may have no assignment by chance.
   constexpr Index enough = 64;
   CollapseAdvice out;
-  Index dead = 0;
+  Index dead = 0, all_experts = 0, judged = 0;
   std::vector<std::string> layers;
   for (const LayerLoad& l : r.load) {
-    dead += l.dead;
     const Index experts = std::ssize(l.experts);
+    if (l.routed < enough * experts) continue;
+    ++judged;
+    all_experts += experts;
+    dead += l.dead;
     const bool collapsed = (l.dead > 0 && 4 * l.dead >= experts) || l.entropy < 0.5;
-    if (collapsed && l.routed >= enough * experts) layers.push_back(layer_text(r, l.layer));
+    if (collapsed) layers.push_back(layer_text(r, l.layer));
   }
   if (layers.empty()) return out;
   constexpr std::size_t shown = 12;
@@ -196,9 +211,12 @@ CollapseAdvice collapse_advice(const ExpertReport& r) {
   layers.resize(collapsed - more);
   out.finding = fmt::format(
       "{} of {} experts are dead in steps {}: they get less than 1 % of an even share, and learn next to nothing. In {} of {} "
-      "layers a quarter of the experts is dead, or the entropy is below 0.5: {}{}.",
-      count_text(dead), count_text(r.experts()), step_range(r.state.experts, r.first, r.last), collapsed, r.load.size(),
-      join(layers, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+      "layers a quarter of the experts is dead, or the entropy is below 0.5: {}{}.{}",
+      count_text(dead), count_text(all_experts), step_range(r.state.experts, r.first, r.last), collapsed, judged,
+      join(layers, ", "), more > 0 ? fmt::format(" and {} more", more) : "",
+      judged < std::ssize(r.load) ? fmt::format(" Not counted: {} with fewer than {} assignments per expert.",
+                                                counted(std::ssize(r.load) - judged, "layer"), enough)
+                                  : "");
   const auto add = [&](std::string change) { out.changes.push_back(std::move(change)); };
   const Config::Moe moe = r.config ? r.config->moe : Config::Moe{};
   if (r.config && moe.top_k == 1 && moe.experts > 1 && moe.renormalizes())
@@ -330,9 +348,10 @@ std::string report_csv(const ExpertReport& r) {
       for (std::size_t e = 0; e < l.experts.size(); ++e, ++at) {
         const ExpertLoad& x = l.experts[e];
         const bool known = !biases.empty() && w + 1 == h.windows();
+        const auto number = [](double value) { return std::isnan(value) ? "" : fmt::format("{}", value); };
         fmt::format_to(std::back_inserter(out), "{},{},{},{},{},{},{},{},{},{},{},{}", first_step(h, w), h.steps[w],
-                       l.layer, e, x.routed, x.dropped, x.share, x.drop_rate, x.probability, x.probability_gap,
-                       known ? fmt::format("{}", biases[at]) : "", of_layer);
+                       l.layer, e, x.routed, x.dropped, x.share, x.drop_rate, number(x.probability),
+                       number(x.probability_gap), known ? fmt::format("{}", biases[at]) : "", of_layer);
       }
     }
   return out;
@@ -397,11 +416,15 @@ Json report_json(const ExpertReport& r) {
                                   {"perplexity", d.perplexity},
                                   {"bits_per_byte", d.bits_per_byte},
                                   {"experts", d.experts}});
-  for (const Specialisation& s : r.specialisation)
-    domains["layers"].push_back({{"layer", s.layer},
-                                 {"js_divergence_mean", s.mean},
-                                 {"js_divergence_max", s.max},
-                                 {"between", Json::array({s.domain_a, s.domain_b})}});
+  if (r.evaluation->masked) domains["scoring"] = "masked_tokens";
+  for (const Specialisation& s : r.specialisation) {
+    Json layer = {{"layer", s.layer},
+                  {"js_divergence_mean", s.mean},
+                  {"js_divergence_max", s.max},
+                  {"between", std::isnan(s.mean) ? Json() : Json::array({s.domain_a, s.domain_b})}};
+    add_name(layer, r, s.layer);
+    domains["layers"].push_back(std::move(layer));
+  }
   out["evaluation"] = std::move(domains);
   return out;
 }

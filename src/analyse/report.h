@@ -66,7 +66,7 @@ std::string report_html(const ExpertReport& report, ProvenanceDetail detail = Pr
 
 // Advice against a collapsed router. Both members are empty if no layer has collapsed.
 // A layer has collapsed if a quarter of its experts are dead or its entropy is below 0.5. It must
-// have enough assignments that this is not chance.
+// have enough assignments that this is not chance. Other layers and their experts are not counted.
 struct CollapseAdvice {
   std::string finding;               // "1,018 of 3,072 experts are dead ..."
   std::vector<std::string> changes;  // settings to change, the best first
@@ -81,6 +81,10 @@ Dimension layer_dimension(const ExpertReport& report);
 // Phrases that several forms of the report share.
 // "3 (12.5 %)"
 std::string expert_and_share(const LayerLoad& layer, Index expert);
+// "+0.0125"; "-" if unknown
+std::string gap_text(const ExpertLoad& expert);
+// "german and japanese"; "-" if there is no pair.
+std::string domain_pair(const Specialisation& layer);
 // "4 layers, each with 8 experts, 2 chosen per token; ..."
 std::string model_text(const ExpertReport& report);
 // "evaluated at step 200 on 8 of 90 windows"

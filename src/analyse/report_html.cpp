@@ -93,7 +93,11 @@ void tiles(Page& page, const ExpertReport& r) {
   const auto tile = [&](const std::string& value, const std::string& label) {
     page << fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", value, label);
   };
-  if (r.evaluation) tile(number_text(r.evaluation->bits_per_byte, 3), "bits per byte, validation");
+  if (const auto& e = r.evaluation) {
+    const std::string step = e->step == r.state.step ? "" : ", step " + count_text(e->step);
+    tile(number_text(e->masked ? e->loss : e->bits_per_byte, 3),
+         (e->masked ? "masked loss, validation" : "bits per byte, validation") + step);
+  }
   if (!r.losses.empty()) {
     const std::size_t n = std::min<std::size_t>(r.losses.size(), 20);
     double sum = 0;
@@ -338,15 +342,24 @@ void domain_section(Page& page, const ExpertReport& r) {
   for (const DomainUse& d : ev.domains)
     names.push_back(number ? fmt::format("{}: {}", names.size() + 1, d.name) : d.name);
   std::vector<std::vector<std::string>> rows;
-  for (const DomainUse& d : ev.domains)
-    rows.push_back({names[rows.size()], count_text(d.tokens), d.bytes < 0 ? "-" : count_text(d.bytes),
-                    number_text(d.loss, 4), number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
-  rows.push_back({"all", count_text(ev.tokens), "", number_text(ev.loss, 4), number_text(ev.perplexity, 2),
-                  number_text(ev.bits_per_byte, 3)});
-  page << html_table({{"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows}, 0);
-  page
-      << "<p class=\"muted\">Loss: mean cross-entropy, nats per token; perplexity: e to the loss; bits per byte: the loss of all "
-         "tokens over the bytes of their text, which can be compared between tokenizers. Lower is better.</p>\n";
+  if (ev.masked) {
+    for (const DomainUse& d : ev.domains)
+      rows.push_back({names[rows.size()], count_text(d.tokens), number_text(d.loss, 4)});
+    rows.push_back({"all", count_text(ev.tokens), number_text(ev.loss, 4)});
+    page << html_table({{"domain", "tokens", "masked loss"}, rows}, 0);
+    page << "<p class=\"muted\">Masked loss: mean cross-entropy of the tokens that masking chooses, nats per token. "
+            "Lower is better.</p>\n";
+  } else {
+    for (const DomainUse& d : ev.domains)
+      rows.push_back({names[rows.size()], count_text(d.tokens), d.bytes < 0 ? "-" : count_text(d.bytes),
+                      number_text(d.loss, 4), number_text(d.perplexity, 2), number_text(d.bits_per_byte, 3)});
+    rows.push_back({"all", count_text(ev.tokens), "", number_text(ev.loss, 4), number_text(ev.perplexity, 2),
+                    number_text(ev.bits_per_byte, 3)});
+    page << html_table({{"domain", "tokens", "bytes", "loss", "perplexity", "bits per byte"}, rows}, 0);
+    page
+        << "<p class=\"muted\">Loss: mean cross-entropy, nats per token; perplexity: e to the loss; bits per byte: the loss of "
+           "all tokens over the bytes of their text, which can be compared between tokenizers. Lower is better.</p>\n";
+  }
   if (ev.layers.empty()) {
     page << "</section>\n";
     return;
@@ -378,7 +391,8 @@ void domain_section(Page& page, const ExpertReport& r) {
     map.width = grid_width(ev.layers.size());
     map.plot_height = static_cast<int>(std::clamp<Index>(domains * 24, 48, 240));
     std::string caption = fmt::format("layer {}", layer_text(r, ev.layers[l]));
-    if (domains > 1) caption += fmt::format(", divergence {:.3f} bits", r.specialisation[l].mean);
+    if (const double bits = r.specialisation[l].mean; !std::isnan(bits))
+      caption += fmt::format(", divergence {:.3f} bits", bits);
     page.picture(map, "Share of each expert by domain, " + caption, caption);
   }
   page << fmt::format(
@@ -390,8 +404,7 @@ void domain_section(Page& page, const ExpertReport& r) {
     page << "<h3>How far apart the domains are</h3>\n";
     std::vector<std::vector<std::string>> table;
     for (const Specialisation& s : r.specialisation)
-      table.push_back({layer_text(r, s.layer), fmt::format("{:.4f}", s.mean), fmt::format("{:.4f}", s.max),
-                       s.domain_a + " and " + s.domain_b});
+      table.push_back({layer_text(r, s.layer), number_text(s.mean, 4), number_text(s.max, 4), domain_pair(s)});
     page << html_table({{"layer", "mean of the pairs", "largest", "between"}, table}, 3);
     page
         << "<p class=\"muted\">Jensen-Shannon divergence, in bits, between the expert shares of two domains: 0 where they use the "
@@ -414,8 +427,7 @@ void number_section(Page& page, const ExpertReport& r) {
     for (Index e = 0; e < h.experts && static_cast<Index>(experts.size()) < max_table_rows; ++e) {
       const ExpertLoad& x = l.experts[e];
       experts.push_back({layer_text(r, l.layer), std::to_string(e), count_text(x.routed), percent_text(x.share),
-                         percent_text(x.drop_rate), fmt::format("{:.4f}", x.probability),
-                         fmt::format("{:+.4f}", x.probability_gap)});
+                         percent_text(x.drop_rate), number_text(x.probability, 4), gap_text(x)});
     }
   }
   page << html_table({{"layer", "assignments", "dropped", "max/mean", "MaxVio", "CV", "entropy", "dead", "overloaded",

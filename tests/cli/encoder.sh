@@ -46,6 +46,9 @@ expect_error "model.kind: decoder here, encoder there" "$switchyard" train confi
 expect_ok "$switchyard" evaluate run --quiet
 expect_output "masked loss"
 alone=$out
+expect_ok "$switchyard" experts run
+expect_output "masked loss"
+[[ $out != *perplexity* && $out != *bits/byte* ]] || die "the report has a perplexity of hidden tokens"
 expect_ok ranks 2 evaluate run --quiet --batch 3
 [[ $out == "$alone" ]] || die "two ranks have another masked loss"
 expect_ok "$switchyard" evaluate run --pseudo-perplexity --max-windows 3 --quiet

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <regex>
 
 #include "src/analyse/placement.h"
 #include "src/text/json.h"
@@ -155,6 +156,60 @@ TEST(Report, ShowsDomainsInEveryFormat) {
   EXPECT_TRUE(has(page, "&lt;script&gt;"));
 }
 
+// A layer without a pair of domains with assignments has no divergence.
+TEST(Report, ShowsNoDivergenceWithoutPairs) {
+  ExpertReport r = example(2, 4, 3);
+  add_domains(r);
+  r.evaluation->domains[0].experts[1] = {0, 0, 0, 0};
+  r.specialisation = specialisation(*r.evaluation);
+  const std::string text = report_text(r, false);
+  EXPECT_TRUE(std::regex_search(text, std::regex("\n +1 +- +- +-\n"))) << text;
+  const std::string page = report_html(r);
+  EXPECT_FALSE(has(page, "nan"));
+  EXPECT_EQ(count(page, "</b>, divergence") + count(page, ">layer 1, divergence"), 0);
+  const auto layers = Json::parse(report_json(r).dump())["evaluation"]["layers"];
+  EXPECT_TRUE(layers[1]["js_divergence_mean"].is_null() && layers[1]["js_divergence_max"].is_null());
+  EXPECT_TRUE(layers[1]["between"].is_null());
+  EXPECT_EQ(layers[0]["between"].size(), 2u);
+}
+
+TEST(Report, ShowsUnknownProbabilities) {
+  ExpertReport r = example(1, 2, 1);
+  for (float& p : r.state.experts.probability) p = std::nanf("");
+  r.load = layer_loads(r.state.experts, r.first, r.last);
+  EXPECT_EQ(count(report_csv(r), ",0,1,0,8,"), 0);
+  EXPECT_TRUE(has(report_csv(r), "1,10,0,0,8,2,1,0.25,,,,0.25,1,1,0\n"));
+  EXPECT_TRUE(std::regex_search(report_text(r, false), std::regex("25.0 % +- +-\n")));
+  const auto j = Json::parse(report_json(r).dump());
+  EXPECT_TRUE(j["layers"][0]["experts"][0]["probability"].is_null());
+  EXPECT_TRUE(j["layers"][0]["experts"][0]["probability_gap"].is_null());
+  EXPECT_TRUE(j["windows"][0]["layers"][0]["expert_probability"][1].is_null());
+  EXPECT_FALSE(has(report_html(r), "nan"));
+}
+
+// The loss of masked tokens is no loss of their text.
+TEST(Report, ShowsMaskedLosses) {
+  ExpertReport r = example(2, 4, 3);
+  add_domains(r);
+  const std::string page = report_html(r);
+  EXPECT_TRUE(has(page, "bits per byte, validation<") && has(page, "perplexity"));
+  EXPECT_TRUE(has(report_text(r, false), "bits/byte"));
+  r.evaluation->masked = true;
+  for (const std::string& text : {report_text(r, false), report_html(r)}) {
+    EXPECT_TRUE(has(text, "masked loss"));
+    for (const char* column : {"perplexity", "bits/byte", "bits per byte"}) EXPECT_FALSE(has(text, column)) << column;
+  }
+  EXPECT_EQ(report_json(r)["evaluation"]["scoring"], "masked_tokens");
+}
+
+TEST(ReportHtml, NamesTheStepOfAnotherEvaluation) {
+  ExpertReport r = example(2, 4, 3);
+  add_domains(r);
+  EXPECT_TRUE(has(report_html(r), "bits per byte, validation</span>"));
+  r.evaluation->step = 1020;
+  EXPECT_TRUE(has(report_html(r), "bits per byte, validation, step 1,020</span>"));
+}
+
 // Long domain names are cut in the pictures, which number them. The table has each number with the
 // whole name.
 TEST(Report, TruncatesLongDomainNames) {
@@ -241,6 +296,19 @@ TEST(Report, AdvisesOnACollapsedRouter) {
   EXPECT_TRUE(has(changes(), "Set moe.renormalize = auto"));
   for (const std::string& text : {report_text(r, false), report_html(r)})
     EXPECT_TRUE(has(text, "The router has collapsed"));
+}
+
+// Layers with few assignments are not judged: neither they nor their experts are counted.
+TEST(Report, CountsTheExpertsOfJudgedLayers) {
+  ExpertReport r = example(3, 4, 3);
+  ExpertHistory& h = r.state.experts;
+  for (Index w = 0; w < 3; ++w)
+    for (Index e = 0; e < 4; ++e) h.routed[(w * 3 + 1) * 4 + e] *= 100;
+  r.load = layer_loads(h, r.first, r.last);
+  const std::string finding = collapse_advice(r).finding;
+  EXPECT_TRUE(has(finding, "1 of 4 experts are dead in steps 21-30")) << finding;
+  EXPECT_TRUE(has(finding, "In 1 of 1 layers a quarter of the experts is dead, or the entropy is below 0.5: 1."));
+  EXPECT_TRUE(has(finding, " Not counted: 2 layers with fewer than 64 assignments per expert."));
 }
 
 // Layers of both stacks, and those of modules of multi-token prediction, have the same names in all
