@@ -1,9 +1,11 @@
 #include "src/plan/machine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <sstream>
 
+#include "kernels/ops/all.h"
 #include "src/config/check.h"
 #include "src/system/files.h"
 #include "src/text/ini.h"
@@ -69,11 +71,22 @@ constexpr Renamed renamed_operations[] = {
     {"heads_gemm", "batched_head_gemm"},
     {"plan_sends", "dispatch_layout"},
     {"prepare", "pack_weight"},
+    {"qk_norm_backward", "head_qk_norm_backward"},
+    {"qk_norm_forward", "head_qk_norm_forward"},
     {"sized_noise_backward", "noisy_gating_backward"},
     {"sized_noise_forward", "noisy_gating_forward"},
     {"sort_assignments", "build_permutation"},
     {"sum_heads", "reduce_heads"},
+    {"whole_qk_norm_backward", "projection_qk_norm_backward"},
+    {"whole_qk_norm_forward", "projection_qk_norm_forward"},
+    {"whole_qk_norm_sums", "projection_qk_norm_sums"},
 };
+
+std::vector<std::string> operation_names() {
+#define SY_NAME(Operation) std::string(ops::Operation::name),
+  return {SY_OPERATIONS(SY_NAME)};
+#undef SY_NAME
+}
 
 bool read_number(std::string_view text, double& x) {
   x = parse_number<double>(text).value_or(-1);
@@ -138,9 +151,16 @@ void set_key(Machine& m, const IniEntry& e, Problems& problems) {
       return;
     }
   if (e.key.starts_with(operations)) {
-    const std::string_view name = std::string_view(e.key).substr(operations.size()),
-                           new_name = new_name_of(name, renamed_operations);
-    double& speed = m.operations[std::string(new_name.empty() ? name : new_name)];
+    const std::string old_name = e.key.substr(operations.size());
+    const std::string_view new_name = new_name_of(old_name, renamed_operations);
+    const std::string name(new_name.empty() ? old_name : new_name);
+    const std::vector<std::string> known = operation_names();
+    if (std::ranges::find(known, name) == known.end()) {
+      const std::string near = nearest(name, known);
+      problems.add_at(e.line, "unknown operation '{}': {}", name,
+                      near.empty() ? "`switchyard plan --operations` shows the names" : "did you mean '" + near + "'?");
+    }
+    double& speed = m.operations[name];
     if (!read_number(e.value, speed) || speed == 0) wrong("bytes/s above 0, such as 2e9");
     return;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "src/config.h"
 #include "src/config/layout.h"
@@ -60,21 +61,23 @@ std::vector<OperationLine> operations_of(const Profile& profile, int ranks, DTyp
 // Plans one layout at a time.
 class Planner {
  public:
-  Planner(const Config& config, Index vocab, const PlanOptions& options, double memory)
-      : config_(config),
+  // plan: without layouts yet. It must outlive this object.
+  Planner(const Plan& plan, const PlanOptions& options)
+      : plan_(plan),
+        config_(plan.config),
         options_(options),
-        memory_(memory),
+        kv_heads_(config_.model_of(config_.model.layers - 1).kv_heads),
         device_(options.machine && options.machine->backend == "cuda" ? nullptr : make_cpu()),
-        profiler_(config, vocab, device_.get()) {}
+        profiler_(config_, plan.vocab, device_.get()) {}
 
   Candidate profile_layout(const Layout& layout) const {
     Candidate c{layout};
     c.memory = profiler_.parameters(layout);
-    c.fits = fits(c.memory);
+    c.fits = plan_.memory == 0 || static_cast<double>(c.memory.total()) <= plan_.memory;
     if (!c.fits) return c;
     const Profile profile = profiler_.balanced(layout);
     c.memory = profile.memory;
-    c.fits = fits(c.memory);
+    c.fits = plan_.fits(c.memory);
     describe(profile, c);
     return c;
   }
@@ -95,7 +98,7 @@ class Planner {
     const auto& by = one_layer ? most : sum;
     const int busiest = static_cast<int>(std::max_element(by.begin(), by.end()) - by.begin());
     c.memory = profiler_.loaded(c.layout, busiest * first, rows).memory;
-    c.fits = fits(c.memory);
+    c.fits = plan_.fits(c.memory);
     describe(profiler_.loaded(c.layout, 0, busiest_first(rows, ep)), c);
     if (!options_.machine) return;
     Candidate mean{c.layout};
@@ -106,19 +109,18 @@ class Planner {
   }
 
  private:
-  bool fits(const MemoryPlan& m) const { return memory_ == 0 || static_cast<double>(m.total()) <= memory_; }
   void describe(const Profile& profile, Candidate& c) const {
     c.passes = profile.passes;
     c.flops = profile.pass.flops() + profile.update.flops();
-    c.traffic = traffic_of(profile, c.layout, config_.model.kv_heads, options_.machine);
+    c.traffic = traffic_of(profile, c.layout, kv_heads_, options_.machine);
     c.operations = operations_of(profile, c.layout.ranks, config_.dtype(), options_.machine);
-    if (options_.machine)
-      c.time = step_time(*options_.machine, config_.dtype(), c.layout, config_.model.kv_heads, profile);
+    if (options_.machine) c.time = step_time(*options_.machine, config_.dtype(), c.layout, kv_heads_, profile);
   }
 
+  const Plan& plan_;
   const Config& config_;
   const PlanOptions& options_;
-  double memory_;
+  Index kv_heads_;  // of the group "replicas", as for join_replicas()
   std::unique_ptr<Device> device_;
   Profiler profiler_;
 };
@@ -237,7 +239,7 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
   const std::vector<Layout> layouts = layouts_to_plan(config, vocab, ranks, options);
   Plan plan{config, vocab, ranks, machine, options.load.has_value(), 0, {}, {}};
   if (machine) plan.memory = machine->memory_of_rank(ranks);
-  const Planner planner(plan.config, vocab, options, plan.memory);
+  const Planner planner(plan, options);
   const std::string phase = fmt::format("planning for {} ranks", ranks);
   const auto report = [&](Index done, Index total) {
     if (options.progress) options.progress(phase, done, total);
@@ -249,17 +251,21 @@ Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& 
   }
   std::ranges::stable_sort(plan.fitting, better);
   if (options.load) {
-    if (plan.fitting.size() > max_loaded_layouts) plan.fitting.resize(max_loaded_layouts);
-    for (std::size_t i = 0; i < plan.fitting.size(); ++i) {
-      if (options.progress) options.progress("applying the load", static_cast<Index>(i), std::ssize(plan.fitting));
-      planner.load(plan.fitting[i]);
+    std::vector<Candidate> balanced = std::exchange(plan.fitting, {});
+    std::size_t& done = plan.with_load;
+    while (done < balanced.size() && (done % max_loaded_layouts > 0 || plan.fitting.empty())) {
+      const std::size_t first = done - done % max_loaded_layouts;
+      if (options.progress)
+        options.progress("applying the load", static_cast<Index>(done),
+                         static_cast<Index>(std::min(balanced.size(), first + max_loaded_layouts)));
+      Candidate& c = balanced[done++];
+      planner.load(c);
+      (c.fits ? plan.fitting : plan.too_large).push_back(std::move(c));
     }
-    for (const Candidate& c : plan.fitting)
-      if (!c.fits) plan.too_large.push_back(c);
-    std::erase_if(plan.fitting, [](const Candidate& c) { return !c.fits; });
+    plan.without_load = balanced.size() - done;
     std::ranges::stable_sort(plan.fitting, better);
   }
-  std::ranges::stable_sort(plan.too_large, {}, [](const Candidate& c) { return c.memory.total(); });
+  std::ranges::stable_sort(plan.too_large, {}, [&](const Candidate& c) { return plan.needed(c.memory); });
   plan.suggested = options.suggest && machine;
   if (plan.suggested && plan.fitting.empty()) plan.suggestions = find_suggestions(plan.config, vocab, ranks, options);
   return plan;

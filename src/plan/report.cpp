@@ -112,19 +112,28 @@ std::string times_text(const Plan& plan, std::size_t shown) {
 std::string memory_text(const Plan& plan, std::size_t shown) {
   double bytes = 0, flops = 0, sent_bytes = 0;
   for (std::size_t i = 0; i < shown; ++i) {
-    bytes = std::max(bytes, static_cast<double>(plan.fitting[i].memory.total()));
+    bytes = std::max(bytes, static_cast<double>(plan.needed(plan.fitting[i].memory)));
     sent_bytes = std::max(sent_bytes, plan.fitting[i].sent());
     flops = std::max(flops, plan.fitting[i].flops);
   }
   // One unit for all bytes, in which the smaller ones are readable too.
   const Unit b = unit_of(sent_bytes > 0 ? std::min(bytes, sent_bytes) : bytes, "B"), f = unit_of(flops, "FLOP");
-  Table table({"layout", "micro-batches", std::string("memory ") + b.name, "weights", "gradients", "optimizer",
-               "activations", f.name, std::string("sent ") + b.name});
+  const bool copies = std::any_of(plan.fitting.begin(), plan.fitting.end(),
+                                  [&](auto& c) { return plan.checkpoint_copy(c.memory) > 0; });
+  std::vector<std::string> header{"layout",    "micro-batches", std::string("memory ") + b.name, "weights", "gradients",
+                                  "optimizer", "activations"};
+  if (copies) header.emplace_back("checkpoint copy");
+  header.insert(header.end(), {f.name, std::string("sent ") + b.name});
+  Table table(header);
   for (std::size_t i = 0; i < shown; ++i) {
     const Candidate& c = plan.fitting[i];
     const auto of = [&](Index n) { return b(static_cast<double>(n)); };
-    table.row({c.layout.short_name(), std::to_string(c.passes), of(c.memory.total()), of(c.memory.weights),
-               of(c.memory.gradients), of(c.memory.optimizer), of(c.memory.activations()), f(c.flops), b(c.sent())});
+    std::vector<std::string> cells{c.layout.short_name(),     std::to_string(c.passes), of(plan.needed(c.memory)),
+                                   of(c.memory.weights),      of(c.memory.gradients),   of(c.memory.optimizer),
+                                   of(c.memory.activations())};
+    if (copies) cells.push_back(of(plan.checkpoint_copy(c.memory)));
+    cells.insert(cells.end(), {f(c.flops), b(c.sent())});
+    table.row(cells);
   }
   return table.str();
 }
@@ -174,10 +183,23 @@ std::string operations_text(const Plan& plan, const Candidate& c) {
 }
 
 // Returns the largest share of the memory, with its name.
-std::pair<const char*, Index> largest_share(const MemoryPlan& m) {
-  const std::pair<const char*, Index> shares[] = {
-      {"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer}, {"activations", m.activations()}};
+std::pair<const char*, Index> largest_share(const Plan& plan, const MemoryPlan& m) {
+  const std::pair<const char*, Index> shares[] = {{"weights", m.weights},
+                                                  {"gradients", m.gradients},
+                                                  {"optimizer", m.optimizer},
+                                                  {"activations", m.activations()},
+                                                  {"checkpoint copy", plan.checkpoint_copy(m)}};
   return *std::ranges::max_element(shares, {}, &std::pair<const char*, Index>::second);
+}
+
+// Returns how many layouts fit without the copy of a checkpoint; "" if there are none.
+std::string copies_text(const Plan& plan) {
+  const auto fit = std::ranges::count_if(plan.too_large, [&](const Candidate& c) {
+    return c.passes > 0 && static_cast<double>(c.memory.total()) <= plan.memory;
+  });
+  if (fit == 0) return "";
+  return fmt::format("With --run.async_checkpoint=false, which needs no copy of a checkpoint, {} of them {}\n", fit,
+                     fit == 1 ? "fits" : "fit");
 }
 
 // If nothing fits: suggests settings with which some layouts fit.
@@ -191,7 +213,7 @@ std::string suggestions_text(const Plan& plan, const Unit& unit) {
   Table table({"with", "layouts that fit", "the fastest", std::string("memory ") + unit.name});
   for (const Suggestion& s : plan.suggestions)
     table.row({s.options(plan.config), std::to_string(s.layouts), s.best.layout.short_name(),
-               unit(static_cast<double>(s.best.memory.total()))});
+               unit(static_cast<double>(plan.needed(s.best.memory)))});
   return fmt::format("\nNothing fits with train.micro_batch = {} and train.recompute = {}. These options do:\n{}",
                      train.micro_batch, value_of(plan.config, "train.recompute"), table.str());
 }
@@ -281,6 +303,11 @@ std::string plan_text(const Plan& plan, std::size_t shown, bool operations) {
       text += fmt::format("{} (--top 0 shows all)\n", fitting - shown == 1
                                                           ? "1 more layout fits"
                                                           : fmt::format("{} more layouts fit", fitting - shown));
+    if (plan.without_load > 0)
+      text += fmt::format(
+          "Only the {} layouts that are the fastest with balanced experts were planned with the load; {} {} not "
+          "(--layouts plans others)\n",
+          plan.with_load, plan.without_load, plan.without_load == 1 ? "was" : "were");
     const Candidate& best = plan.fitting.front();
     if (!best.traffic.empty())
       text +=
@@ -297,12 +324,12 @@ std::string plan_text(const Plan& plan, std::size_t shown, bool operations) {
   Table table({"layout", std::string("memory ") + b.name, "most of it"});
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.too_large.size(), 3); ++i) {
     const Candidate& c = plan.too_large[i];
-    const auto [name, bytes] = largest_share(c.memory);
+    const auto [name, bytes] = largest_share(plan, c.memory);
     table.row({c.layout.short_name(),
-               b(static_cast<double>(c.memory.total())) + (c.memory.activations() == 0 ? " and activations" : ""),
+               b(static_cast<double>(plan.needed(c.memory))) + (c.memory.activations() == 0 ? " and activations" : ""),
                fmt::format("{} {}", name, b(static_cast<double>(bytes)))});
   }
-  return text + table.str() + suggestions_text(plan, b);
+  return text + table.str() + copies_text(plan) + suggestions_text(plan, b);
 }
 
 Json plan_json(const Plan& plan) {
@@ -314,6 +341,8 @@ Json plan_json(const Plan& plan) {
             {"flops_per_token", costs.flops_per_token},
             {"tokens_per_step", integer(plan.tokens())},
             {"load", plan.loaded ? "recorded" : "balanced"},
+            {"layouts_with_load", plan.with_load},
+            {"layouts_without_load", plan.without_load},
             {"memory_of_a_rank", plan.machine ? integer(plan.memory) : Json()},
             {"layouts", Json::array()},
             {"too_large", Json::array()},

@@ -89,6 +89,13 @@ std::string memory_advice(const Config& config) {
 
 void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
                    const std::string& machine, bool device) {
+  if (plan.total() <= available)
+    bad_input(
+        "the copy of a checkpoint needs {} GB on each rank besides {} GB for training, and {}: set "
+        "run.async_checkpoint = false",
+        gigabytes(plan.checkpoint_copy), gigabytes(plan.total()),
+        machine.empty() ? fmt::format("{} GB are there", gigabytes(available))
+                        : fmt::format("a rank of {} has {} GB", machine, gigabytes(available)));
   std::vector<std::string> advice;
   if (plan.activations() > plan.parameters() / 2) advice = activation_advice(config);
   if (device && config.dtype() == DType::f32 && !config.train.reversible) advice.push_back("set run.dtype = bf16");
@@ -127,12 +134,7 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
   if (plan.total() <= per_rank) plan = plan_memory(config, vocab, layout, rank, device, slots);
   // The copy of a checkpoint is in the host's memory.
   const Index copy = fixed || !config.run.async_checkpoint ? 0 : plan.checkpoint_copy;
-  if (copy > 0 && plan.total() <= per_rank && plan.total() + copy > per_rank)
-    bad_input(
-        "the copy of a checkpoint needs {} GB on each rank besides {} GB for training, and {} GB are there: set "
-        "run.async_checkpoint = false",
-        gigabytes(copy), gigabytes(plan.total()), gigabytes(per_rank));
-  if (plan.total() <= per_rank)
+  if (plan.total() + copy <= per_rank)
     return fixed ? divide(per_rank - plan.parameters(), plan, slots) : ArenaSizes{plan.saved / slots, plan.scratch};
 
   refuse_memory(config, plan, per_rank, reserve, "", fixed);

@@ -73,6 +73,20 @@ expect_output "(1 rank), vast"
 expect_error "a rank of tiny has" "$switchyard" train config.ini --dry-run --run.dir=other --machine tiny.ini
 expect_error "a rank of tiny has" ranks 2 train config.ini --dry-run --run.dir=other --machine tiny.ini
 expect_ok "$switchyard" train config.ini --dry-run --run.dir=other
+# On a CPU, the copy of a checkpoint counts too.
+memory() {  # prints the bytes for training, and those of the copy
+  "$switchyard" plan config.ini --ranks 1 --machine vast-cpu.ini --json | tr -d ' ,' |
+    awk -F: '$1 == "\"total\"" { total = $2 } $1 == "\"checkpoint_copy\"" { print total, $2 }'
+}
+machine 1e15 | sed 's/cuda/cpu/' >vast-cpu.ini
+read -r total copy < <(memory)
+[[ $copy -gt 0 ]] || die "no copy of $total bytes"
+machine $((total + copy - 1)) | sed 's/cuda/cpu/' >small.ini
+expect_error "the copy of a checkpoint needs 0.0 GB on each rank besides 0.0 GB for training, and a rank of small has 0.0 GB: set \
+run.async_checkpoint = false" "$switchyard" train config.ini --dry-run --run.dir=other --machine small.ini
+expect_ok "$switchyard" train config.ini --dry-run --run.dir=other --machine small.ini --run.async_checkpoint=false
+expect_ok "$switchyard" plan config.ini --ranks 1 --machine small.ini
+expect_output "With --run.async_checkpoint=false, which needs no copy of a checkpoint, 1 of them fits"
 
 # ---- errors ----
 expect_error "--ranks" "$switchyard" plan config.ini
@@ -109,3 +123,5 @@ expect_ok "$switchyard" plan config.ini --ranks 2 --machine here.ini
 expect_output "2 ranks of here"
 expect_error "start doctor with at least 2, as in launch/mpirun.sh 2" "$switchyard" doctor --machine alone.ini
 expect_no_file alone.ini
+printf '[operations]\nnorm_forwrad = 1e9\n' >>here.ini
+expect_error "unknown operation 'norm_forwrad': did you mean 'norm_forward'?" "$switchyard" plan config.ini --ranks 2 --machine here.ini

@@ -440,6 +440,11 @@ TEST(Plan, ReadsMachineFiles) {
   EXPECT_NE(error("[operations]\nadd = -3").find("bytes/s above 0"), std::string::npos);
   const Machine old_names = parse_machine(to_ini(round_machine(), "") + "[operations]\ngather_rows = 3e9\n", "file");
   EXPECT_EQ(old_names.operations.at("permute"), 3e9);
+  EXPECT_NE(
+      error("[operations]\nnorm_forwrad = 3e9").find("unknown operation 'norm_forwrad': did you mean 'norm_forward'?"),
+      std::string::npos);
+  EXPECT_NE(error("[operations]\nx = 3e9").find("unknown operation 'x': `switchyard plan --operations`"),
+            std::string::npos);
   // Values out of range, each with its line.
   const auto changed = [](std::string_view key, std::string_view value) {
     std::string text = to_ini(round_machine(), "");
@@ -703,6 +708,102 @@ TEST(Plan, WritesJsonRowsWithTheSameFields) {
   }
   EXPECT_EQ(rows, 9);
   EXPECT_EQ(profiled.size(), 2u);
+}
+
+// The copy of an asynchronous checkpoint is in the memory of a CPU rank, as in arena_sizes().
+TEST(Plan, CountsTheCopyOfACheckpointOnCpus) {
+  PlanOptions options;
+  options.layouts = {Layout{6, 1, 3, 1}};
+  options.machine = round_machine();
+  const auto plan_with = [&](const std::string& backend, double memory, const std::string& async) {
+    options.machine->backend = backend;
+    options.machine->memory = memory;
+    return make_plan(planned({"--run.async_checkpoint=" + async}), planned_vocab, 6, options);
+  };
+  const MemoryPlan needs = plan_with("cpu", 1e15, "true").fitting.front().memory;
+  ASSERT_GT(needs.checkpoint_copy, 0);
+  const auto without = static_cast<double>(needs.total()), with = without + static_cast<double>(needs.checkpoint_copy);
+  EXPECT_EQ(plan_with("cpu", without, "false").fitting.size(), 1u);
+  EXPECT_EQ(plan_with("cpu", with, "true").fitting.size(), 1u);
+  EXPECT_NE(plan_text(plan_with("cpu", with, "true"), 1).find("checkpoint copy"), std::string::npos);
+  const Plan plan = plan_with("cpu", with - 1, "true");
+  EXPECT_EQ(plan.too_large.size(), 1u);
+  EXPECT_NE(
+      plan_text(plan, 1).find("With --run.async_checkpoint=false, which needs no copy of a checkpoint, 1 of them fits"),
+      std::string::npos)
+      << plan_text(plan, 1);
+  const auto device_needs = static_cast<double>(plan_with("cuda", 1e15, "true").fitting.front().memory.total());
+  EXPECT_EQ(plan_with("cuda", device_needs, "true").fitting.size(), 1u);
+}
+
+// The group that sums gradients of shared kv heads has the stacks' number of them.
+TEST(Plan, SizesTheReplicasOfAnEncoderDecoder) {
+  const Config config = parse_config(
+      "[model]\nkind = encoder_decoder\nlayers = 2\nd_model = 64\nheads = 8\nseq_len = 16\nsentinels = 4\n"
+      "[encoder]\nkv_heads = 2\n[decoder]\nkv_heads = 2\n[train]\nglobal_batch = 2\nmicro_batch = 1\n",
+      "test");
+  PlanOptions options;
+  options.layouts = {Layout{4, 4}};
+  options.machine = round_machine();
+  const Plan plan = make_plan(config, planned_vocab, 4, options);
+  const auto& traffic = plan.fitting.at(0).traffic;
+  const auto line = std::ranges::find(traffic, "replicas", &TrafficLine::group);
+  ASSERT_NE(line, traffic.end());
+  EXPECT_EQ(line->ranks, 2);
+  EXPECT_GT(line->seconds, 0);
+}
+
+// Only the layouts that are the fastest with balanced experts are planned with a load. If none of
+// them fits, the next ones are.
+TEST(Plan, AppliesTheLoadToTheFastestLayouts) {
+  const Config config = planned({"--train.global_batch=72", "--train.micro_batch=1"});
+  PlanOptions options;
+  options.machine = round_machine();
+  options.machine->memory = 1e15;
+  const Plan balanced = make_plan(config, planned_vocab, 72, options);
+  ASSERT_GT(balanced.fitting.size(), max_loaded_layouts);
+  EXPECT_EQ(balanced.with_load + balanced.without_load, 0u);
+  // All tokens have the first three experts.
+  Shares load(static_cast<std::size_t>(count_moe(block_specs(config))), std::vector<double>(12, 0.0));
+  for (std::vector<double>& layer : load) layer[0] = layer[1] = layer[2] = 1.0 / 3;
+  options.load = load;
+  const Plan all = make_plan(config, planned_vocab, 72, options);
+  EXPECT_EQ(all.fitting.size(), max_loaded_layouts);
+  EXPECT_EQ(all.with_load, max_loaded_layouts);
+  EXPECT_EQ(all.without_load, balanced.fitting.size() - max_loaded_layouts);
+  EXPECT_NE(plan_text(all, 3).find(fmt::format("planned with the load; {} were not", all.without_load)),
+            std::string::npos);
+  EXPECT_EQ(plan_json(all)["layouts_without_load"].get<std::size_t>(), all.without_load);
+  // The 24 fastest layouts fit with balanced experts alone, and a slower one fits with the load.
+  const auto loaded_bytes = [&](const Candidate& c) {
+    options.layouts = {c.layout};
+    return make_plan(config, planned_vocab, 72, options).fitting.front().memory.total();
+  };
+  std::vector<std::pair<const Candidate*, Index>> candidates;  // with loaded bytes
+  for (const Candidate& c : balanced.fitting) candidates.emplace_back(&c, loaded_bytes(c));
+  const auto chosen = [&](Index memory) {
+    std::vector<Layout> fast;
+    for (const auto& [c, bytes] : candidates) {
+      if (c->memory.total() <= memory && bytes > memory && fast.size() < max_loaded_layouts) fast.push_back(c->layout);
+      if (bytes <= memory && fast.size() == max_loaded_layouts) {
+        fast.push_back(c->layout);
+        return fast;
+      }
+    }
+    return std::vector<Layout>();
+  };
+  options.layouts.clear();
+  for (const auto& [c, bytes] : candidates)
+    if (options.layouts.empty()) {
+      options.layouts = chosen(bytes);
+      options.machine->memory = static_cast<double>(bytes);
+    }
+  ASSERT_EQ(options.layouts.size(), max_loaded_layouts + 1);
+  const Plan next = make_plan(config, planned_vocab, 72, options);
+  ASSERT_EQ(next.fitting.size(), 1u);
+  EXPECT_EQ(next.fitting[0].layout, options.layouts.back());
+  EXPECT_EQ(next.with_load, max_loaded_layouts + 1);
+  EXPECT_EQ(next.without_load, 0u);
 }
 
 TEST(Plan, WritesMachinesAsJson) {
