@@ -1,5 +1,9 @@
 // switchyard doctor: resources of this machine, or of every rank's, and misconfigurations.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <iostream>
 #include <optional>
 
@@ -271,6 +275,17 @@ void print(const Findings& findings) {
   std::cout << std::flush;
 }
 
+// Throws InputError if the machine file cannot be written.
+void check_machine_file(const std::filesystem::path& file) {
+  if (is_folder(file)) bad_input("--machine {} is a folder: name a file", file.string());
+  const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : ".";
+  if (!is_folder(parent))
+    bad_input("--machine {}: there is no folder {}: make it first", file.string(), parent.string());
+  if (access(parent.c_str(), W_OK | X_OK) != 0)
+    bad_input("--machine {}: {} cannot be written ({}): choose another folder", file.string(), parent.string(),
+              std::strerror(errno));
+}
+
 // Measures the machine and writes the result as a machine file. Collective.
 Machine write_machine(Comm& world, const std::string& file, const Findings& findings) {
   std::unique_ptr<Device> device;
@@ -312,7 +327,12 @@ int doctor_command(CommandLine& line) {
   bool wanted = false;
   agree_on_errors(line.world, [&] { wanted = parse_options(line, "doctor", options, {}, arguments); });
   if (!wanted) return 0;
-  if (!machine.empty()) check_can_measure(line.world);
+  if (!machine.empty()) {
+    check_can_measure(line.world);
+    agree_on_errors(line.world, [&] {
+      if (line.world.rank() == 0) check_machine_file(machine);
+    });
+  }
   Findings findings;
   findings.mpi = mpi_info();
   findings.ranks = collect_facts(line.world, folder);

@@ -109,3 +109,8 @@ expect_error "--json" "$switchyard" doctor --jsno
 expect_error "--json" ranks 2 doctor --jsno
 expect_error "usage" "$switchyard" doctor something
 expect_ok "$switchyard" help doctor
+
+# A machine file that cannot be written is an error before the measurements.
+expect_error "--machine nodir/m.ini: there is no folder nodir: make it first" ranks 2 doctor --machine nodir/m.ini
+expect_error "--machine . is a folder: name a file" ranks 2 doctor --machine .
+[[ -z $out ]] || die "the machine was examined before the error: $out"
