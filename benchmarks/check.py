@@ -73,10 +73,16 @@ def compared(result):
     units = "nodes" if result["x"] == "nodes" else "ranks"
     speed = {id(p): p["tokens_per_step"] / median(p["repeats"]) for p in measured}
     own = [p for p in measured if not p["balanced"] and p[units]]
-    base = max(own, key=lambda p: (-p[units], speed[id(p)]), default=None)
+
+    def fastest(points):  # on the fewest ranks or nodes
+        return max(points, key=lambda p: (-p[units], speed[id(p)]), default=None)
+
+    base_of_both = fastest([p for p in own if p["strong"] and p["weak"]])
     layout = ("ranks", "tp", "ep", "etp", "node", "global_batch")
     for p in measured:
         figures = {"speedup": None, "efficiency": None, "routing_gap": None}
+        kind = "strong" if p["strong"] else "weak"
+        base = base_of_both or fastest([q for q in own if q[kind]])
         if base:
             figures["speedup"] = speed[id(p)] / speed[id(base)]
             figures["efficiency"] = figures["speedup"] * base[units] / p[units] if p[units] else None

@@ -59,6 +59,10 @@ int scale_command(CommandLine& line) {
                             scale_options.ranks.end());
   if (scale_options.steps < 1 || scale_options.warm_up < 0 || scale_options.repeats < 1)
     errors.add("--steps and --repeats are at least 1, and --warm-up at least 0");
+  if (std::max(scale_options.steps, scale_options.warm_up) > max_scale_steps)
+    errors.add("scale: --steps {} and --warm-up {}: give at most {} of each", scale_options.steps,
+               scale_options.warm_up, max_scale_steps);
+  errors.run([&] { check_launcher(scale_options.launcher, scale_options.ranks); });
   if (x != "ranks" && x != "nodes") errors.add("scale: --x {}: give ranks or nodes", x);
   if (!(check_percent > 0 && check_percent < 100))
     errors.add("scale: --check-limit {}: give a number of percent above 0 and below 100", check_percent);
@@ -99,6 +103,8 @@ int scale_command(CommandLine& line) {
   install_stop_handlers();
   ScaleResult result = plan_scale(scale_options);
   if (!check_file.empty() && !check_any) check_comparable(earlier, result, check_file);
+  // Throws before the measurements if no point matches. They do not change which points do.
+  if (!check_file.empty()) compare_scale(earlier, result, check_file, check_percent / 100);
   if (!measure_scale(result)) return report_stop();
   std::optional<ScaleComparison> comparison;
   if (!check_file.empty()) {

@@ -1,6 +1,8 @@
 // switchyard sweep: trains a grid of configurations and compares the results.
 #include "src/experiments/sweep.h"
 
+#include <algorithm>
+
 #include "dist/runtime.h"
 #include "src/cli/options.h"
 #include "src/system/files.h"
@@ -60,10 +62,13 @@ int sweep_command(CommandLine& line) {
   else if (sweep_options.ranks < 1)
     errors.add("--ranks {}: give a number from 1 on", sweep_options.ranks);
   for (const std::string& seed : split_list(seeds))
-    if (const auto number = parse_number<std::int64_t>(seed))
-      sweep_options.seeds.push_back(*number);
-    else
+    if (const auto number = parse_number<std::int64_t>(seed); !number)
       errors.add("--seeds {}: '{}' is no number", seeds, seed);
+    else if (std::ranges::find(sweep_options.seeds, *number) != sweep_options.seeds.end())
+      errors.add("--seeds {}: {} is there twice: keep one", seeds, *number);
+    else
+      sweep_options.seeds.push_back(*number);
+  errors.run([&] { check_launcher(sweep_options.launcher, {std::max(sweep_options.ranks, 1)}); });
   sweep_options.output = output;
   install_stop_handlers();
   std::vector<Variation> variations;
@@ -82,7 +87,7 @@ int sweep_command(CommandLine& line) {
   const ProvenanceDetail detail = provenance_detail(arguments, errors);
   errors.raise();
   if (!train_sweeps(results, sweep_options)) return report_stop();
-  bool failed = false;
+  std::size_t failed = 0, stopped = 0;
   for (const SweepResult& result : results) {
     const Json provenance = record_of(line.provenance, {result});
     write_file(sweep_options.output / (result.name + ".md"),
@@ -99,12 +104,12 @@ int sweep_command(CommandLine& line) {
     } catch (const Failure& e) {
       warn(fmt::format("no picture of {}: {}", result.name, e.what()));
     }
-    for (const Trial& trial : result.trials) failed = failed || !trial.failure.empty();
+    for (const Trial& trial : result.trials) failed += trial.failed, stopped += trial.stopped;
     if (!arguments["json"].as<bool>()) fmt::print("{}{}", &result == &results.front() ? "" : "\n", sweep_text(result));
   }
   if (arguments["json"].as<bool>())
     fmt::print("{}", json_text(sweep_json(results, record_of(line.provenance, results))));
-  return failed ? 1 : 0;
+  return failed > 0 ? 1 : stopped > 0 ? stopped_exit_code : 0;
 }
 
 }  // namespace sy

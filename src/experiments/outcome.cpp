@@ -62,19 +62,23 @@ std::optional<MedianInterval> median_interval(std::vector<double> values, double
   return MedianInterval{values[j - 1], values[n - j], 1 - 2 * outside};
 }
 
+std::span<const StepRecord> Outcome::last_tenth() const {
+  const std::size_t count = std::min(steps.size(), std::max<std::size_t>(1, steps.size() / 10));
+  return std::span(steps).last(count);
+}
+
 double Outcome::loss() const {
   if (!validation.empty()) return validation.back().loss;
   std::vector<double> last;
-  for (std::size_t i = steps.size() - steps.size() / 10 - (steps.empty() ? 0 : 1); i < steps.size(); ++i)
-    last.push_back(steps[i].loss);
+  for (const StepRecord& step : last_tenth()) last.push_back(step.loss);
   return mean(last);
 }
 
 double Outcome::dropped() const {
   double routed = 0, lost = 0;
-  for (std::size_t i = steps.size() - steps.size() / 10 - (steps.empty() ? 0 : 1); i < steps.size(); ++i) {
-    routed += static_cast<double>(steps[i].routed);
-    lost += static_cast<double>(steps[i].dropped);
+  for (const StepRecord& step : last_tenth()) {
+    routed += static_cast<double>(step.routed);
+    lost += static_cast<double>(step.dropped);
   }
   return routed > 0 ? lost / routed : not_known;
 }

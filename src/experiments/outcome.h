@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/tensor.h"
@@ -32,6 +33,8 @@ struct Outcome {
   double max_violation = 0;
 
   Index last_step() const { return steps.empty() ? 0 : steps.back().step; }
+  // The last tenth of the steps, rounded down, but at least one; empty without steps.
+  std::span<const StepRecord> last_tenth() const;
   // Last validation loss. If there is none, the mean training loss of the last tenth of the steps;
   // NaN without steps.
   double loss() const;

@@ -46,7 +46,7 @@ std::vector<std::string> settings_of(const ScaleOptions& options, const Layout& 
   settings.push_back("--log.energy=true");
   set("train.warmup", 0);
   set("train.validate_every", 0);
-  for (const char* key : {"train.patience", "train.target_loss", "run.keep_best"}) set(key, 0);
+  for (const char* key : {"train.patience", "train.target_loss", "run.keep_best", "run.max_hours"}) set(key, 0);
   set("run.checkpoint_every", 0);
   set("train.global_batch", batch);
   settings.emplace_back("--train.batch_ramp=");
@@ -79,13 +79,19 @@ std::optional<ScalePoint> point_of_folder(const std::string& name) {
   return ScalePoint{layout, number(8, 0), 0, match[9] == "balanced", {}};
 }
 
-// Returns the global batches of a number of ranks. Strong and weak scaling have the same batch on
-// the fewest ranks.
+// Returns whether weak scaling has a batch of whole sequences on a number of ranks.
+bool has_weak_batch(const Config& config, const ScaleOptions& options, int ranks) {
+  return config.train.global_batch * ranks % options.ranks.front() == 0;
+}
+
+// Returns the global batches of a number of ranks; may be empty. Strong and weak scaling have the
+// same batch on the fewest ranks.
 std::vector<Index> batches_of(const Config& config, const ScaleOptions& options, int ranks) {
   std::vector<Index> batches;
   if (options.strong) batches.push_back(config.train.global_batch);
   const Index weak = config.train.global_batch * ranks / options.ranks.front();
-  if (options.weak && (batches.empty() || weak != batches.front())) batches.push_back(weak);
+  if (options.weak && has_weak_batch(config, options, ranks) && (batches.empty() || weak != batches.front()))
+    batches.push_back(weak);
   return batches;
 }
 
@@ -131,6 +137,11 @@ class Points {
     return point;
   }
 
+  // Throws InputError if a folder of the point's runs holds other runs.
+  void check_folders(const ScalePoint& point) {
+    for (const Training& training : point.runs) check_folder(training, measured(point), digests_);
+  }
+
   // Returns the configuration of the runs of a point.
   Config measured(const ScalePoint& point) const { return read_config(options_.config, settings(point)); }
 
@@ -142,7 +153,7 @@ class Points {
   }
 
   // Returns the points that earlier calls measured completely, without those in `known`.
-  std::vector<ScalePoint> earlier(const std::vector<ScalePoint>& known) const {
+  std::vector<ScalePoint> earlier(const std::vector<ScalePoint>& known) {
     std::vector<ScalePoint> found;
     for (const std::string& name : names_in(folder_)) {
       const auto named = point_of_folder(name);
@@ -176,9 +187,9 @@ class Points {
  private:
   // Returns whether an earlier call measured the run, with these settings. Warns of a run whose
   // files cannot be read.
-  static bool matches(const Training& training, const Config& config) {
+  bool matches(const Training& training, const Config& config) {
     try {
-      return has_ended(training) && other_settings(training.run, config).empty();
+      return has_ended(training) && other_settings(training, config, digests_).empty();
     } catch (const InputError& e) {
       warn(fmt::format("{} was measured by an earlier call and is left out: {}", training.run.string(), e.what()));
       return false;
@@ -196,6 +207,7 @@ class Points {
   Config config_;
   Index vocab_;
   fs::path folder_;
+  DataDigests digests_;
 };
 
 }  // namespace
@@ -238,25 +250,33 @@ bool ScaleResult::is_weak(const ScalePoint& point) const {
   return options.weak && point.global_batch * options.ranks.front() == config.train.global_batch * point.layout.ranks;
 }
 
-const ScalePoint* ScaleResult::base() const {
-  const ScalePoint* best = nullptr;
-  for (const ScalePoint& p : points) {
-    if (p.balanced || p.step_seconds.empty() || units(p) <= 0) continue;
-    if ((options.strong && !is_strong(p)) || (options.weak && !is_weak(p))) continue;
-    if (!best || units(p) < units(*best) ||
-        (units(p) == units(*best) && p.tokens_per_second() > best->tokens_per_second()))
-      best = &p;
-  }
-  return best;
+const ScalePoint* ScaleResult::base(Scaling kind) const {
+  const auto fastest = [&](bool of_both) {
+    const ScalePoint* best = nullptr;
+    for (const ScalePoint& p : points) {
+      if (p.balanced || p.step_seconds.empty() || units(p) <= 0) continue;
+      const bool belongs = of_both ? is_strong(p) && is_weak(p) : is_of(kind, p);
+      if (belongs && (!best || units(p) < units(*best) ||
+                      (units(p) == units(*best) && p.tokens_per_second() > best->tokens_per_second())))
+        best = &p;
+    }
+    return best;
+  };
+  const ScalePoint* const of_both = options.strong && options.weak ? fastest(true) : nullptr;
+  return of_both ? of_both : fastest(false);
+}
+
+const ScalePoint* ScaleResult::base_of(const ScalePoint& point) const {
+  return base(is_strong(point) ? Scaling::strong : Scaling::weak);
 }
 
 double ScaleResult::speedup(const ScalePoint& point) const {
-  const ScalePoint* from = base();
+  const ScalePoint* from = base_of(point);
   return from ? point.tokens_per_second() / from->tokens_per_second() : not_known;
 }
 
 double ScaleResult::efficiency(const ScalePoint& point) const {
-  const ScalePoint* from = base();
+  const ScalePoint* from = base_of(point);
   return from && units(point) > 0 ? speedup(point) * units(*from) / units(point) : not_known;
 }
 
@@ -314,6 +334,11 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
   ScaleLayouts chosen;
   ErrorList errors("scale");
   for (const int ranks : options.ranks) {
+    if (options.weak && !has_weak_batch(config, options, ranks))
+      chosen.left_out.push_back(fmt::format(
+          "weak scaling is not measured on {}: its batch, train.global_batch * {} / {} = {} * {} / {}, is no whole number",
+          counted(ranks, "rank"), ranks, options.ranks.front(), config.train.global_batch, ranks,
+          options.ranks.front()));
     for (const Index batch : batches_of(config, options, ranks)) {
       const Config by = to_choose_by(config, batch);
       if (options.layouts.empty()) {
@@ -339,7 +364,7 @@ ScaleLayouts scale_layouts(const Config& config, const ScaleOptions& options) {
 
 ScaleResult plan_scale(const ScaleOptions& options) {
   const Environment environment = this_environment(options.launcher);
-  const Points points(options, environment);
+  Points points(options, environment);
   const Config& config = points.config();
   ScaleResult result{options, {}, environment, config, points.flops_per_token()};
   const ScaleLayouts chosen = scale_layouts(config, options);
@@ -348,14 +373,24 @@ ScaleResult plan_scale(const ScaleOptions& options) {
     for (const bool balanced : {false, true}) {
       if (balanced && (!options.balanced || config.moe.experts == 0)) continue;
       ScalePoint point = points.point(layout, batch, balanced);
-      for (const Training& training : point.runs) check_folder(training.run, points.measured(point));
+      points.check_folders(point);
       result.points.push_back(std::move(point));
     }
   for (ScalePoint& point : points.earlier(result.points)) result.points.push_back(std::move(point));
   std::ranges::stable_sort(result.points, {}, [](const ScalePoint& p) { return p.layout.ranks; });
-  if (const int fewest = result.points.front().layout.ranks; fewest > options.ranks.front())
+  if (result.points.front().layout.ranks > options.ranks.front()) {
+    std::vector<std::string> fewest;  // of each kind, which may be equal
+    for (const Scaling kind : {Scaling::strong, Scaling::weak}) {
+      const auto first =
+          std::ranges::find_if(result.points, [&](const ScalePoint& p) { return result.is_of(kind, p); });
+      if (first == result.points.end()) continue;
+      const std::string ranks = counted(first->layout.ranks, "rank");
+      if (std::ranges::find(fewest, ranks) == fewest.end()) fewest.push_back(ranks);
+    }
     warn(fmt::format("no point has {}: speed-up and efficiency are those over {}",
-                     counted(options.ranks.front(), "rank"), counted(fewest, "rank")));
+                     counted(options.ranks.front(), "rank"),
+                     join(fewest, " (strong scaling) and ") + (fewest.size() > 1 ? " (weak scaling)" : "")));
+  }
   for (ScalePoint& point : result.points) {
     point.predicted = points.predicted(point);
     point.reused = std::ranges::all_of(point.runs, has_ended);
@@ -392,13 +427,13 @@ bool measure_scale(ScaleResult& result) {
       if (point.requested) trainings.push_back(point.runs[repeat]);
   make_synced_folders(trainings.front().run.parent_path());
   write_file(trainings.front().run.parent_path() / "environment.json", json_text(result.environment.json()));
-  const auto failures = train_all(trainings, options.launcher);
-  if (!failures) return false;
+  const auto incomplete = train_all(trainings, options.launcher);
+  if (!incomplete) return false;
   for (ScalePoint& point : result.points) {
     std::vector<StepTime> traced;  // [repeat]
     for (const Training& training : point.runs) {
-      if (const auto failure = failures->find(training.run); failure != failures->end()) {
-        point.failure = failure->second;
+      if (const auto problem = incomplete->find(training.run); problem != incomplete->end()) {
+        point.failure = problem->second.reason;
         continue;
       }
       add_warnings(training.run, point.warnings);

@@ -34,6 +34,8 @@ struct Environment {
 // Throws InputError if SWITCHYARD_ISA names no instruction set of this processor.
 Environment this_environment(const std::string& launcher);
 
+constexpr Index max_scale_steps = 1'000'000;  // of ScaleOptions::warm_up and ScaleOptions::steps
+
 struct ScaleOptions {
   std::filesystem::path config, output;
   std::vector<std::string> settings;  // "--key=value", for every run
@@ -57,6 +59,8 @@ struct ScaleOptions {
   std::optional<Shares> load{};
   std::string launcher;  // see train_all()
 };
+
+enum class Scaling { strong, weak };
 
 // A layout on a number of ranks, with one batch and one kind of routing.
 struct ScalePoint {
@@ -105,12 +109,18 @@ struct ScaleResult {
   // Whether a point belongs to a kind of scaling. A point on the fewest ranks belongs to both.
   bool is_strong(const ScalePoint& point) const;
   bool is_weak(const ScalePoint& point) const;
+  bool is_of(Scaling kind, const ScalePoint& point) const {
+    return kind == Scaling::strong ? is_strong(point) : is_weak(point);
+  }
   // Returns the number of ranks of a point or, if `options.by_nodes`, of its nodes.
   double units(const ScalePoint& point) const { return options.by_nodes ? point.nodes : point.layout.ranks; }
-  // Returns the reference point: the fastest one with unforced routing on the fewest ranks or
-  // nodes. It belongs to all measured kinds of scaling. nullptr if none was measured.
-  const ScalePoint* base() const;
-  // Ratio of tokens/s to base(); NaN if either is unknown.
+  // Returns the reference point of a kind of scaling: the fastest one with unforced routing on the
+  // fewest ranks or nodes. A point of both kinds is the reference of both. If none was measured,
+  // each kind has its own. nullptr if there is none.
+  const ScalePoint* base(Scaling kind) const;
+  // Returns the reference point of a point's kind; that of strong scaling if it belongs to both.
+  const ScalePoint* base_of(const ScalePoint& point) const;
+  // Ratio of tokens/s to base_of(); NaN if either is unknown.
   double speedup(const ScalePoint& point) const;
   // Speed-up divided by the ratio of the numbers of ranks or nodes.
   double efficiency(const ScalePoint& point) const;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "src/experiments/document.h"
 #include "src/experiments/trainings.h"
 #include "src/system/files.h"
 #include "src/text/numbers.h"
@@ -41,8 +42,11 @@ Json read_scale_json(const std::filesystem::path& file) {
   std::string problem = "it is no document of `switchyard scale`";
   try {
     Json document = Json::parse(read_file(file));
-    const Json* const format = document.find("format");
-    if (format && *format == Json("switchyard-scale")) {
+    const Json *const format = document.find("format"), *const version = document.find("version");
+    if (version && version->get<Index>() > json_version) {
+      problem = fmt::format("it has version {} of the format, and this program reads versions up to {}",
+                            version->get<Index>(), json_version);
+    } else if (format && *format == Json("switchyard-scale")) {
       document.at("environment").members();
       for (const Json::Member& section : document.at("configuration").members()) section.value.members();
       for (const Json& p : document.at("points"))

@@ -9,20 +9,20 @@
 namespace sy {
 namespace {
 
-// A kind of scaling.
-struct Scaling {
+// Texts of a kind of scaling.
+struct ScalingTexts {
+  Scaling kind;
   const char *name, *title, *batch;
-  bool (ScaleResult::*has)(const ScalePoint&) const;
 };
-constexpr Scaling scalings[] = {
-    {"strong", "Strong scaling", "The global batch is the same on all ranks.", &ScaleResult::is_strong},
-    {"weak", "Weak scaling", "The global batch grows with the ranks.", &ScaleResult::is_weak}};
+constexpr ScalingTexts scalings[] = {
+    {Scaling::strong, "strong", "Strong scaling", "The global batch is the same on all ranks."},
+    {Scaling::weak, "weak", "Weak scaling", "The global batch grows with the ranks."}};
 
 // Returns the fastest point of each number of ranks or nodes, with unforced or balanced routing.
-std::map<double, const ScalePoint*> fastest(const ScaleResult& result, const Scaling& scaling, bool balanced) {
+std::map<double, const ScalePoint*> fastest(const ScaleResult& result, Scaling kind, bool balanced) {
   std::map<double, const ScalePoint*> best;
   for (const ScalePoint& p : result.points) {
-    if (p.balanced != balanced || p.step_seconds.empty() || !(result.*scaling.has)(p)) continue;
+    if (p.balanced != balanced || p.step_seconds.empty() || !result.is_of(kind, p)) continue;
     if (result.units(p) <= 0) continue;
     const ScalePoint*& there = best[result.units(p)];
     if (!there || p.tokens_per_second() > there->tokens_per_second()) there = &p;
@@ -33,11 +33,11 @@ std::map<double, const ScalePoint*> fastest(const ScaleResult& result, const Sca
 // Returns the lines of both routings, and the ideal line. value: of a point. ideal: value of the
 // ideal line by the ratio of units to those of the base.
 template <class Value, class Ideal>
-LineChart chart_of(const ScaleResult& result, const Scaling& scaling, const Value& value, const Ideal& ideal) {
+LineChart chart_of(const ScaleResult& result, Scaling kind, const Value& value, const Ideal& ideal) {
   LineChart chart;
   chart.x_label = result.options.by_nodes ? "nodes" : "ranks";
   chart.log_x = true;
-  const ScalePoint* const base = result.base();
+  const ScalePoint* const base = result.base(kind);
   if (!base) return chart;
   Line ideal_line{.name = "ideal", .x = {}, .y = {}, .series = Series::ideal};
   for (const bool balanced : {false, true}) {
@@ -45,7 +45,7 @@ LineChart chart_of(const ScaleResult& result, const Scaling& scaling, const Valu
               .x = {},
               .y = {},
               .series = balanced ? Series::balanced_routing : Series::own_routing};
-    for (const auto& [units, point] : fastest(result, scaling, balanced)) {
+    for (const auto& [units, point] : fastest(result, kind, balanced)) {
       const auto interval = point->interval();
       line.x.push_back(units);
       line.y.push_back(value(*point));
@@ -102,18 +102,18 @@ void add_tables(const ScaleResult& result, Page& page) {
 
 std::vector<ScaleFigure> scale_figures(const ScaleResult& result) {
   std::vector<ScaleFigure> figures;
-  const ScalePoint* const base = result.base();
   const std::string of =
       fmt::format("of the fastest layout of each number of {}", result.options.by_nodes ? "nodes" : "ranks");
-  for (const Scaling& scaling : scalings) {
+  for (const ScalingTexts& scaling : scalings) {
+    const ScalePoint* const base = result.base(scaling.kind);
     LineChart throughput = chart_of(
-        result, scaling, [](const ScalePoint& p) { return p.tokens_per_second(); },
+        result, scaling.kind, [](const ScalePoint& p) { return p.tokens_per_second(); },
         [&](double ratio) { return ratio * base->tokens_per_second(); });
     if (throughput.lines.empty()) continue;
     throughput.y_label = "tokens/s";
     throughput.log_y = true;
     LineChart efficiency = chart_of(
-        result, scaling, [&](const ScalePoint& p) { return result.efficiency(p); }, [](double) { return 1.0; });
+        result, scaling.kind, [&](const ScalePoint& p) { return result.efficiency(p); }, [](double) { return 1.0; });
     efficiency.y_label = "efficiency";
     efficiency.percent = true;
     efficiency.y_low = 0;
@@ -157,7 +157,7 @@ std::string scale_html(const ScaleResult& result, ProvenanceDetail detail) {
                           "Measured on {}: instruction set {}, OMP_NUM_THREADS {}, switchyard {}, started by {}",
                           where.host, where.instruction_set, where.threads, where.build, where.launcher)));
   const std::vector<ScaleFigure> figures = scale_figures(result);
-  for (const auto& [name, title, batch, has] : scalings) {
+  for (const auto& [kind, name, title, batch] : scalings) {
     const std::string begin = fmt::format("{}-", name);
     if (std::ranges::none_of(figures, [&](const ScaleFigure& f) { return f.name.starts_with(begin); })) continue;
     page.section(name, title);

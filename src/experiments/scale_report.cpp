@@ -117,14 +117,22 @@ std::string scale_heading(const ScaleResult& result) {
 }
 
 std::string base_text(const ScaleResult& result) {
-  const ScalePoint* const base = result.base();
-  if (!base) return "";
+  const char* const units = result.options.by_nodes ? "nodes" : "ranks";
+  const auto text_of = [&](const ScalePoint& base) {
+    return fmt::format("{} on {}, with {} tokens/s", base.layout.short_name(),
+                       result.options.by_nodes ? counted(base.nodes, "node") : counted(base.layout.ranks, "rank"),
+                       short_count_text(base.tokens_per_second()));
+  };
+  const ScalePoint *const strong = result.base(Scaling::strong), *const weak = result.base(Scaling::weak);
+  if (!strong && !weak) return "";
+  if (!strong || !weak || strong == weak)
+    return fmt::format(
+        "The base of speed-up and efficiency is {}: the fastest layout with unforced routing on the fewest {}.",
+        text_of(strong ? *strong : *weak), units);
   return fmt::format(
-      "The base of speed-up and efficiency is {} on {}, with {} tokens/s: the fastest layout with unforced routing on the "
-      "fewest {}.",
-      base->layout.short_name(),
-      result.options.by_nodes ? counted(base->nodes, "node") : counted(base->layout.ranks, "rank"),
-      short_count_text(base->tokens_per_second()), result.options.by_nodes ? "nodes" : "ranks");
+      "The bases of speed-up and efficiency are {} (strong scaling), and {} (weak scaling): the fastest layouts with "
+      "unforced routing on the fewest {}.",
+      text_of(*strong), text_of(*weak), units);
 }
 
 std::vector<std::string> scale_notes(const ScaleResult& result) {
@@ -303,7 +311,10 @@ Json scale_json(const ScaleResult& result) {
   out["flops_per_token"] = result.flops_per_token;
   out["peak"] = peak_json(result);
   out["energy_problem"] = text_or_null(energy_problem(result));
-  out["base"] = result.base() ? layout_json(*result.base()) : Json();
+  const ScalePoint *const strong = result.base(Scaling::strong), *const weak = result.base(Scaling::weak);
+  const auto base_json = [](const ScalePoint* base) { return base ? layout_json(*base) : Json(); };
+  out["base"] = base_json(!strong ? weak : !weak || weak == strong ? strong : nullptr);
+  out["bases"] = {{"strong", base_json(strong)}, {"weak", base_json(weak)}};
   Json& points = out["points"] = Json::array();
   for (const ScalePoint& p : result.points) points.push_back(point_json(result, p));
   out["check"] = result.check;

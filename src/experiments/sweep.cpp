@@ -49,9 +49,19 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
     for (const std::string& s : combination) settings.push_back("--" + s);
     errors.run([&] { configs.push_back(read_config(sweep.base, settings, checks)); });
   }
+  for (const Variation& v : sweep.variations)
+    if (!options.seeds.empty() && std::ranges::find(v.keys, "train.seed") != v.keys.end())
+      errors.add("train.seed varies, and --seeds gives seeds, too: remove one of them");
+  const auto validates = [](const Config& c) { return c.train.validate_every > 0; };
+  if (!configs.empty() &&
+      !std::ranges::all_of(configs, [&](const Config& c) { return validates(c) == validates(configs[0]); }))
+    errors.add(
+        "some runs have train.validate_every = 0, others have not: validation losses and training losses cannot be "
+        "compared");
   errors.raise();
   for (const std::string& text : warnings) warn(text);
-  SweepResult result{sweep.name, {}, base.train.validate_every > 0, options.ranks, base};
+  SweepResult result{sweep.name, {}, validates(configs.front()), options.ranks, base};
+  DataDigests digests;
   const fs::path folder = options.output / (sweep.settings.empty() ? sweep.base.stem() : fs::path(sweep.name));
   for (std::size_t i = 0; i < combined.size(); ++i) {
     const std::vector<std::string>& combination = combined[i];
@@ -85,7 +95,7 @@ SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options) {
       training.label = fmt::format("{}: {}", sweep.name, folder_name(named));
       errors.run([&] {
         const Config config = read_config(sweep.base, training.settings);
-        check_folder(training.run, config);
+        check_folder(training, config, digests);
         trial.seeds.push_back(static_cast<Index>(config.train.seed));
       });
       trial.runs.push_back(std::move(training));
@@ -123,15 +133,17 @@ bool train_sweeps(std::vector<SweepResult>& sweeps, const SweepOptions& options)
   for (const SweepResult& sweep : sweeps)
     for (const Trial& trial : sweep.trials) trainings.insert(trainings.end(), trial.runs.begin(), trial.runs.end());
   check_distinct(sweeps, trainings);
-  const auto failures = train_all(trainings, options.launcher);
-  if (!failures) return false;
+  const auto incomplete = train_all(trainings, options.launcher);
+  if (!incomplete) return false;
   for (SweepResult& sweep : sweeps)
     for (Trial& trial : sweep.trials)
       for (std::size_t run = 0; run < trial.runs.size(); ++run) {
         const Training& training = trial.runs[run];
         add_warnings(training.run, trial.warnings);
-        if (const auto failure = failures->find(training.run); failure != failures->end()) {
-          trial.failure = failure->second;
+        if (const auto problem = incomplete->find(training.run); problem != incomplete->end()) {
+          const auto& [reason, stopped] = problem->second;
+          if (trial.failure.empty() || (!stopped && trial.failed == 0)) trial.failure = reason;
+          ++(stopped ? trial.stopped : trial.failed);
           continue;
         }
         const bool may_stop_early = trial.config.train.patience > 0 || trial.config.train.target_loss > 0;
@@ -159,7 +171,13 @@ std::vector<std::string> sweep_cells(const SweepResult& result, const Trial& tri
   }
   std::string loss_text = number_text(loss, 4);
   if (std::isfinite(trial.spread())) loss_text += fmt::format(" ± {:.4f}", trial.spread());
-  if (!trial.failure.empty()) loss_text = trial.outcomes.empty() ? "failed" : loss_text + " (one failed)";
+  std::vector<std::string> without;  // runs without an outcome
+  if (trial.failed > 0) without.push_back(fmt::format("{} failed", trial.failed));
+  if (trial.stopped > 0) without.push_back(fmt::format("{} stopped", trial.stopped));
+  if (!without.empty())
+    loss_text = !trial.outcomes.empty() ? fmt::format("{} ({})", loss_text, join(without, ", "))
+                : trial.failed > 0      ? "failed"
+                                        : "stopped";
   return {trial.label + notes.marks(trial.warnings),
           short_count_text(trial.parameters),
           short_count_text(trial.active),
@@ -181,7 +199,8 @@ std::string sweep_text(const SweepResult& result) {
                                  result.validated ? "validation" : "training", table.str()) +
                      visible(notes.lines("warning "), "\n");
   for (const Trial& trial : result.trials)
-    if (!trial.failure.empty()) text += fmt::format("{} failed: {}\n", trial.label, trial.failure);
+    if (!trial.failure.empty())
+      text += fmt::format("{} {}: {}\n", trial.label, trial.failed > 0 ? "failed" : "stopped", trial.failure);
   return text;
 }
 
@@ -227,6 +246,8 @@ Json trial_json(const Trial& trial) {
           {"deviation", trial.spread()},
           {"warnings", trial.warnings},
           {"failure", text_or_null(trial.failure)},
+          {"failed", trial.failed},
+          {"stopped", trial.stopped},
           {"runs", std::move(runs)}};
 }
 

@@ -14,14 +14,15 @@ namespace sy {
 
 // One configuration of a sweep, trained once for each seed.
 struct Trial {
-  std::string label;                  // varied settings, such as "model.norm=none", or "base"
-  Config config;                      // without the seed
-  std::vector<Training> runs;         // [seed]
-  std::vector<Index> seeds;           // [seed] train.seed
-  std::vector<Outcome> outcomes;      // [successful run]
-  std::vector<std::size_t> ended;     // [successful run] its index in `runs`
-  std::string failure;                // reason why a run failed; empty if none did
-  std::vector<std::string> warnings;  // warnings of its runs, without duplicates
+  std::string label;                    // varied settings, such as "model.norm=none", or "base"
+  Config config;                        // without the seed
+  std::vector<Training> runs;           // [seed]
+  std::vector<Index> seeds;             // [seed] train.seed
+  std::vector<Outcome> outcomes;        // [successful run]
+  std::vector<std::size_t> ended;       // [successful run] its index in `runs`
+  std::string failure;                  // why a run failed, or else why one stopped; may be empty
+  std::size_t failed = 0, stopped = 0;  // numbers of such runs (IncompleteRun)
+  std::vector<std::string> warnings;    // warnings of its runs, without duplicates
   // See src/params/costs.h.
   double parameters = 0, active = 0, flops_per_token = 0;
   std::vector<double> losses() const;                    // [successful run]
@@ -48,7 +49,8 @@ struct SweepOptions {
 // Returns the trials of a sweep, not yet trained. Runs of one base configuration with equal
 // settings are one run in one folder: OUTPUT/BASE/SETTINGS.
 // Throws InputErrors that name all problems of the trials' configurations, data and layouts, and
-// folders that hold a run with other settings.
+// folders that hold a run with other settings. Trials that differ in whether they validate are a
+// problem, and so is a varied train.seed beside `seeds`.
 SweepResult plan_sweep(const Sweep& sweep, const SweepOptions& options);
 
 // Trains the missing runs as train_all does, and reads the results. Returns false if this process

@@ -11,13 +11,13 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "kernels/check.h"
+#include "src/data/dataset.h"
 #include "src/experiments/outcome.h"
 #include "src/experiments/runs.h"
 #include "src/io/lock.h"
@@ -36,14 +36,37 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Returns the last line that begins like an error.
-std::string last_error(const std::filesystem::path& log) {
+// Line in RUN.log between the output of two starts.
+constexpr std::string_view start_line = "---- next start ----";
+constexpr std::string_view warning_begin = "warning: ";
+constexpr std::string_view ranks_placeholder = "{ranks}";
+
+enum class Starts { all, last };
+// Returns the messages in RUN.log.
+std::vector<std::string> messages_in_log(const fs::path& log, Starts starts) {
   constexpr std::string_view begin = "switchyard: ";
-  std::ifstream in(log);
-  std::string error;
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with(begin) && !line.starts_with("switchyard: warning: ")) error = line.substr(begin.size());
-  return error;
+  std::vector<std::string> messages;
+  if (file_exists(log))
+    read_lines(log, [&](const TextLine& line) {
+      if (starts == Starts::last && line.text == start_line) messages.clear();
+      if (line.text.starts_with(begin)) messages.emplace_back(line.text.substr(begin.size()));
+    });
+  return messages;
+}
+
+bool is_warning(const std::string& message) {
+  return message.starts_with(warning_begin);
+}
+
+// Returns the last error of the last start.
+std::string last_error(const fs::path& log) {
+  std::vector<std::string> messages = messages_in_log(log, Starts::last);
+  std::erase_if(messages, is_warning);
+  return messages.empty() ? "" : messages.back();
+}
+
+fs::path log_of(const fs::path& run) {
+  return run.string() + ".log";
 }
 
 // Returns the command that starts a program on a number of ranks. "{ranks}" in `launcher`
@@ -56,7 +79,8 @@ std::vector<std::string> launch_command(const std::string& launcher, int ranks, 
   if (!launcher.empty()) {
     std::istringstream in(launcher);
     for (std::string argument; in >> argument;) {
-      if (const auto at = argument.find("{ranks}"); at != argument.npos) argument.replace(at, 7, std::to_string(ranks));
+      if (const auto at = argument.find(ranks_placeholder); at != argument.npos)
+        argument.replace(at, ranks_placeholder.size(), std::to_string(ranks));
       command.push_back(argument);
     }
     return command;
@@ -76,17 +100,22 @@ struct ProgramResult {
   // Last error that it printed, without "switchyard: "; empty if there is none.
   std::string error;
 };
-// Runs a program to its end. Its output goes to the file `log`. Calls `meanwhile` about ten times a
-// second.
+// Runs a program to its end. Its output goes to the file `log`: after that of earlier starts if
+// `append` is true. Calls `meanwhile` about ten times a second.
 // A stop request to this process (src/train/stop.h) is passed on. If this process dies, the program
 // gets SIGTERM. Throws Failure if it cannot be started.
-ProgramResult run_program(const std::vector<std::string>& command, const std::filesystem::path& log,
+ProgramResult run_program(const std::vector<std::string>& command, const std::filesystem::path& log, bool append,
                           const std::function<void()>& meanwhile) {
   std::vector<char*> argv;
   for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | (append ? 0 : O_TRUNC) | O_CLOEXEC, 0666);
   if (out < 0) fail("cannot write {}: {}", log.string(), std::strerror(errno));
+  if (append) {
+    const std::string line = fmt::format("\n{}\n", start_line);  // the last line may lack its end
+    if (write(out, line.data(), line.size()) != std::ssize(line))
+      fail("cannot write {}: {}", log.string(), std::strerror(errno));
+  }
   const pid_t self = getpid();
   const pid_t child = fork();
   if (child < 0) fail("cannot start {}: {}", command.front(), std::strerror(errno));
@@ -175,34 +204,34 @@ std::vector<std::string> different_settings(const Config& here, const Config& th
   return other;
 }
 
-std::vector<std::string> other_settings(const fs::path& run, const Config& config) {
-  if (!file_exists(run / "config.ini")) return {};
-  return different_settings(config, read_config(run / "config.ini", {}));
+const std::string& DataDigests::of(const fs::path& folder) {
+  const auto known = digests_.find(folder);
+  return known != digests_.end() ? known->second : digests_.emplace(folder, Dataset(folder).digest()).first->second;
 }
 
-void check_folder(const fs::path& run, const Config& config) {
-  if (const std::vector<std::string> other = other_settings(run, config); !other.empty())
-    bad_input("{} holds a run of other settings ({}): choose another --output, or remove it", run.string(),
+std::vector<std::string> other_settings(const Training& training, const Config& config, DataDigests& digests) {
+  if (!file_exists(training.run / "config.ini")) return {};
+  const Config there = read_config(training.run / "config.ini", {});
+  std::vector<std::string> other = different_settings(config, there);
+  const auto add = [&](std::string_view key, const std::string& a, const std::string& b) {
+    if (a != b) other.push_back(fmt::format("{}: {} here, {} there", key, a, b));
+  };
+  // The run has sizes in place of `auto`.
+  for (const char* key : {"parallel.tp", "parallel.ep", "parallel.etp", "parallel.ranks_per_node"})
+    if (const std::string here = value_of(config, key); here != "auto") add(key, here, value_of(there, key));
+  const Json record = last_record(training.run);
+  if (const auto ranks = integer_at(record, "ranks"); ranks && training.ranks > 0)
+    add("ranks", std::to_string(training.ranks), std::to_string(*ranks));
+  if (const Json* const digest = record.find("data_digest"); digest && digest->is_string())
+    add("digest of data.path", digests.of(config.data.path).substr(0, 12), digest->get<std::string>().substr(0, 12));
+  return other;
+}
+
+void check_folder(const Training& training, const Config& config, DataDigests& digests) {
+  if (const std::vector<std::string> other = other_settings(training, config, digests); !other.empty())
+    bad_input("{} holds a run of other settings ({}): choose another --output, or remove it", training.run.string(),
               join(other));
 }
-
-namespace {
-
-// Returns the messages in RUN.log.
-std::vector<std::string> messages_in_log(const fs::path& run) {
-  constexpr std::string_view begin = "switchyard: ";
-  std::vector<std::string> messages;
-  const fs::path log = run.string() + ".log";
-  if (file_exists(log))
-    read_lines(log, [&](const TextLine& line) {
-      if (line.text.starts_with(begin)) messages.emplace_back(line.text.substr(begin.size()));
-    });
-  return messages;
-}
-
-constexpr std::string_view warning_begin = "warning: ";
-
-}  // namespace
 
 bool has_ended(const Training& training) {
   // A killed process leaves its lock file.
@@ -213,32 +242,56 @@ bool has_ended(const Training& training) {
   if (training.measured) return true;
   const std::vector<Index> saved = steps_in(checkpoints_of(training.run));
   if (!saved.empty()) return saved.front() >= training.steps;
-  return std::ranges::all_of(messages_in_log(training.run),
-                             [](const std::string& message) { return message.starts_with(warning_begin); });
+  return std::ranges::all_of(messages_in_log(log_of(training.run), Starts::last), is_warning);
 }
 
 void add_warnings(const fs::path& run, std::vector<std::string>& warnings) {
-  for (std::string& message : messages_in_log(run)) {
-    if (!message.starts_with(warning_begin)) continue;
+  for (std::string& message : messages_in_log(log_of(run), Starts::all)) {
+    if (!is_warning(message)) continue;
     message.erase(0, warning_begin.size());
     if (std::ranges::find(warnings, message) == warnings.end()) warnings.push_back(std::move(message));
   }
 }
 
-std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Training>& trainings,
-                                                         const std::string& launcher) {
+void check_launcher(const std::string& launcher, const std::vector<int>& ranks) {
+  const auto other = std::ranges::find_if(ranks, [](int n) { return n != 1; });
+  if (!launcher.empty() && launcher.find(ranks_placeholder) == launcher.npos && other != ranks.end())
+    bad_input("--launcher \"{}\" cannot start {}: write {} in place of the number of ranks", launcher,
+              counted(*other, "rank"), ranks_placeholder);
+}
+
+namespace {
+
+// Returns why a training that a program has run is incomplete; empty if it is complete.
+std::optional<IncompleteRun> problem_of(const Training& t, const ProgramResult& result) {
+  if (result.code == stopped_exit_code)
+    return IncompleteRun{fmt::format("after {} of {} steps, with a checkpoint: the same command continues it",
+                                     last_step(t.run), t.steps),
+                         true};
+  if (result.code != 0)
+    return IncompleteRun{result.error.empty() ? fmt::format("exit code {}", result.code) : result.error};
+  const auto ranks = integer_at(last_record(t.run), "ranks");
+  if (!ranks || *ranks == t.ranks) return std::nullopt;
+  return IncompleteRun{fmt::format("it ran on {} instead of {}: write {} in --launcher in place of the number of ranks",
+                                   counted(*ranks, "rank"), t.ranks, ranks_placeholder)};
+}
+
+}  // namespace
+
+std::optional<std::map<fs::path, IncompleteRun>> train_all(const std::vector<Training>& trainings,
+                                                           const std::string& launcher) {
   std::vector<const Training*> waiting;
   std::set<fs::path> known;
   for (const Training& t : trainings)
     if (known.insert(t.run).second && !has_ended(t)) waiting.push_back(&t);
-  std::map<fs::path, std::string> failures;
+  std::map<fs::path, IncompleteRun> incomplete;
   Progress progress(waiting.size());
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     const Training& t = *waiting[i];
     make_synced_folders(t.run.parent_path());
     if (t.measured && file_exists(t.run / "config.ini")) {
       if (const std::string holder = lock_holder(t.run); !holder.empty()) {
-        failures[t.run] = fmt::format("{} is in use by {}", t.run.string(), holder);
+        incomplete[t.run] = {fmt::format("{} is in use by {}", t.run.string(), holder)};
         continue;
       }
       std::error_code ignored;
@@ -249,15 +302,15 @@ std::optional<std::map<fs::path, std::string>> train_all(const std::vector<Train
     command.insert(command.end(), t.settings.begin(), t.settings.end());
     command.insert(command.end(), {"--run.dir=" + t.run.string(), "--run.resume=true", "--quiet"});
     progress.show(i + 1, t.label, 0);
-    const ProgramResult result = run_program(command, t.run.string() + ".log", [&] {
+    const bool continues = file_exists(t.run / "config.ini");
+    const ProgramResult result = run_program(command, log_of(t.run), continues, [&] {
       progress.show(i + 1, t.label,
                     static_cast<double>(last_step(t.run)) / static_cast<double>(std::max<Index>(t.steps, 1)));
     });
     if (stop_signal() != 0) return std::nullopt;
-    if (result.code != 0)
-      failures[t.run] = result.error.empty() ? fmt::format("exit code {}", result.code) : result.error;
+    if (auto problem = problem_of(t, result)) incomplete[t.run] = *std::move(problem);
   }
-  return failures;
+  return incomplete;
 }
 
 RunHardware hardware_of(const std::filesystem::path& run) {

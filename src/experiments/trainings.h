@@ -27,27 +27,50 @@ struct Training {
 // Returns the settings that change the results or the speed of a new training, and differ between
 // two configurations: "KEY: A here, B there".
 std::vector<std::string> different_settings(const Config& here, const Config& there);
-// Returns the same for `config` and the run in this folder; empty if there is no run.
-std::vector<std::string> other_settings(const std::filesystem::path& run, const Config& config);
-// Throws InputError if the folder holds a run with other settings than `config`. Otherwise that run
-// would be mistaken for this one.
-void check_folder(const std::filesystem::path& run, const Config& config);
+
+// Digests of data sets. Each data set is opened once.
+class DataDigests {
+ public:
+  // Returns Dataset::digest() of the data set in a folder.
+  const std::string& of(const std::filesystem::path& folder);
+
+ private:
+  std::map<std::filesystem::path, std::string> digests_;
+};
+
+// Returns the differences between a training, whose configuration is `config`, and the run in its
+// folder; empty if there is no run. They are different_settings(), the layout, the number of ranks
+// and the digest of the data.
+std::vector<std::string> other_settings(const Training& training, const Config& config, DataDigests& digests);
+// Throws InputError if there is a difference. Otherwise that run would be mistaken for this one.
+void check_folder(const Training& training, const Config& config, DataDigests& digests);
 
 // Returns whether a training has ended. If it was killed, or if its last save failed, it may have
 // metrics of all steps without its last checkpoint. If a user has deleted all checkpoints, it has
-// nevertheless ended: RUN.log has no error.
+// nevertheless ended: the last start has no error in RUN.log.
 bool has_ended(const Training& training);
 
-// Adds the warnings in RUN.log to `warnings`, without duplicates.
+// Adds the warnings in RUN.log, of all starts, to `warnings`, without duplicates.
 void add_warnings(const std::filesystem::path& run, std::vector<std::string>& warnings);
 
+// Throws InputError if `launcher` starts the same number of ranks each time, because it has no
+// "{ranks}", and a number of `ranks` is not 1. launcher: see train_all().
+void check_launcher(const std::string& launcher, const std::vector<int>& ranks);
+
+// Why train_all() did not complete a run.
+struct IncompleteRun {
+  std::string reason;
+  // If true, the run stopped with a checkpoint, as after run.max_hours. A later call continues it.
+  bool stopped = false;
+};
 // Trains the incomplete runs, and shows progress on standard error. A folder that appears twice is
 // one run. launcher: the words that start ranks, with "{ranks}" for
 // their number, such as "mpirun -np {ranks}"; launch/mpirun.sh if it is empty.
-// Returns the errors of failed runs by folder. The other runs are trained nevertheless. Returns
-// nullopt if this process was asked to stop; a later call continues there.
-std::optional<std::map<std::filesystem::path, std::string>> train_all(const std::vector<Training>& trainings,
-                                                                      const std::string& launcher);
+// Returns the incomplete runs by folder. The other runs are trained nevertheless. A run on another
+// number of ranks is incomplete. Returns nullopt if this process was asked to stop; a later call
+// continues there.
+std::optional<std::map<std::filesystem::path, IncompleteRun>> train_all(const std::vector<Training>& trainings,
+                                                                        const std::string& launcher);
 
 // Returns the record of a call with the machines on which its runs trained: hosts, processors, GPUs
 // and data digests of the last start of each run, without duplicates. They replace those of this

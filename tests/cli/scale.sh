@@ -107,6 +107,13 @@ left_out="--layouts tp 1 ep 2 etp 1 is not measured on 1 rank: 1 rank is not div
 [[ $err == *"$left_out"* && $err != *"no point has"* ]] || die "no word of the layout that is left out"
 expect_ok "$switchyard" scale config.ini --ranks 1,2 --layouts ep2 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
 [[ $err == *"$left_out"*"no point has 1 rank: speed-up and efficiency are those over 2 ranks"* ]] || die "no word of the missing base"
+# If no point belongs to both kinds of scaling, each kind has its own base, and its figures.
+expect_ok "$switchyard" scale config.ini --ranks 1,2 --strong --weak --layouts ep2 --own-routing-only --steps 1 --warm-up 0 --repeats 2 \
+  --output bases
+expect_output "The bases of speed-up and efficiency are tp 1 ep 2 etp 1 on 2 ranks, with "
+[[ $(sed -n '2,$p' bases/config.csv | cut -d, -f1,7,14,15 | sort | tr '\n' ' ') == "2,4,1,1 2,8,1,1 " ]] ||
+  die "other bases: $(cat bases/config.csv)"
+for kind in strong weak; do expect_file bases/figures/config-$kind-efficiency.tex; done
 # A damaged measurement of an earlier call is named and left out.
 for run in above/config/*/r2-tp1-ep2-etp1-own-1; do echo damaged >>"$run/config.ini"; done
 expect_ok "$switchyard" scale config.ini --ranks 1 --layouts tp1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output above
@@ -145,7 +152,7 @@ expect_output "on 1 node, with"
 
 # All figures follow from the step times of the repeats: benchmarks/check.py computes them again.
 if command -v python3 >/dev/null; then
-  for result in out both weak; do
+  for result in out both weak bases; do
     python3 "$root/benchmarks/check.py" --numbers $result/config.json || die "other figures in $result/config.json"
   done
   sed '0,/"efficiency": [01]/s/"efficiency": [01]/&7/' both/config.json >forged.json
@@ -177,6 +184,10 @@ expect_error "train.lr: 0.02 here, 0.01 there" "$switchyard" scale config.ini --
 sed 's/"host": ".*"/"host": "elsewhere"/' before.json >elsewhere.json
 expect_error "host: $(uname -n) here, elsewhere there" "${check[@]}" --check elsewhere.json
 expect_ok "${check[@]}" --check elsewhere.json --check-any
+# A result without a common point is refused before anything is measured.
+expect_error "has no measured point with the layout" "$switchyard" scale config.ini --ranks 3 --layouts tp1 --steps 3 --warm-up 1 \
+  --repeats 2 --output fresh --train.lr=0.01 --train.global_batch=6 --check before.json --check-any
+expect_no_file fresh
 expect_error "is the file that this call writes" "${check[@]}" --check out/config.json
 expect_error "nowhere.json" "${check[@]}" --check nowhere.json
 expect_error "cannot be compared with" "${check[@]}" --check config.ini
@@ -218,6 +229,17 @@ done
 grep -qx 'ranks_per_node = 2' nodes/config/*/r4-tp1-ep4-etp1-node2-own-1/config.ini || die "not by node"
 grep -qx 'ranks_per_node = 1' nodes/config/*/r4-tp1-ep4-etp1-own-1/config.ini || die "not straight"
 grep -q '^4,1,4,1,2,' nodes/config.csv || die "no column for nodes"
+
+# The number of ranks of a run is compared. A time limit does not end a measurement.
+expect_exit 1 "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 1 --warm-up 0 --repeats 1 --output fixed \
+  --train.global_batch=8 --launcher "$root/launch/mpirun.sh 2"
+expect_output "failed: it ran on 2 ranks instead of 1: write {ranks} in --launcher"
+expect_error "cannot start 2 ranks: write {ranks} in place of the number of ranks" \
+  "$switchyard" scale config.ini --ranks 1,2 --output x --launcher "$root/launch/mpirun.sh 1"
+expect_ok "$switchyard" scale config.ini --ranks 1 --own-routing-only --steps 3 --warm-up 0 --repeats 1 --output limited \
+  --run.max_hours=0.0000001
+expect_error "give at most 1000000 of each" "$switchyard" scale config.ini --ranks 1 --steps 9223372036854775807
+expect_error "give at most 1000000 of each" "$switchyard" scale config.ini --ranks 1 --warm-up 9223372036854775807
 
 expect_error "--load goes with --machine" "$switchyard" scale config.ini --ranks 1 --load nowhere
 expect_error "--ranks" "$switchyard" scale config.ini

@@ -100,6 +100,41 @@ kill -TERM "$pid" 2>/dev/null || true
 code=0; wait "$pid" || code=$?
 [[ $code -eq 3 || $code -eq 143 ]] || die "exit code $code: $(cat stop.out)"
 
+# run.max_hours ends a run before its last step. The exit code is 3, and the same command continues
+# the run. RUN.log has the output of both starts, and warnings of the first start stay.
+limited=("$switchyard" sweep config.ini --vary moe.renormalize=true --moe.top_k=1 --train.steps=300 --train.validate_every=300 --output limited)
+expect_exit 3 "${limited[@]}" --run.max_hours=0.00001
+expect_output "moe.renormalize=true stopped: after "
+expect_output " of 300 steps, with a checkpoint: the same command continues it"
+grep -q '"stopped": 1' limited/config.json || die "the stopped run is not in JSON"
+sed -i 's/moe.top_k = 1 with/of the first start/' "limited/config/moe.renormalize=true.log"
+expect_ok "${limited[@]}"
+expect_output "] moe.top_k = 1 with"
+expect_output "warning [1] of the first start"
+
+# A run on another number of ranks than --ranks fails. A launcher that cannot follow --ranks is
+# refused.
+expect_exit 1 "$switchyard" sweep config.ini --vary model.norm=none --output fixed --launcher "$root/launch/mpirun.sh 2"
+expect_output "model.norm=none failed: it ran on 2 ranks instead of 1: write {ranks} in --launcher"
+expect_error "cannot start 2 ranks: write {ranks} in place of the number of ranks" \
+  "$switchyard" sweep config.ini --vary model.norm=none --output x --ranks 2 --launcher "$root/launch/mpirun.sh 1"
+# Runs on other ranks, in another layout or of other data are not reused.
+expect_error "holds a run of other settings (ranks: 1 here, 2 there)" \
+  "$switchyard" sweep norms.ini --seeds 1,2 --output files
+expect_error "holds a run of other settings (parallel.ep: 2 here, 1 there)" \
+  "$switchyard" sweep norms.ini --seeds 1,2 --ranks 2 --output files --parallel.ep=2
+cp -r data first_data
+make_text more 40
+expect_ok "$switchyard" prepare --domain english=more --tokenizer bytes --output data --overwrite --valid-fraction 0.2
+expect_error "holds a run of other settings (digest of data.path: " \
+  "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --output out --train.lr=0.01
+rm -r data && mv first_data data
+
+expect_error "train.seed varies, and --seeds gives seeds, too" \
+  "$switchyard" sweep config.ini --vary train.seed=1,2 --seeds 3,4 --output x
+expect_error "--seeds 1,2,1: 1 is there twice" "$switchyard" sweep config.ini --vary model.norm=none --seeds 1,2,1 --output x
+expect_error "validation losses and training losses cannot be compared" \
+  "$switchyard" sweep config.ini --vary train.validate_every=0,3 --output x
 expect_error "nothing varies" "$switchyard" sweep config.ini --output x
 expect_error "unknown key 'moe.topk': did you mean 'moe.top_k'?" "$switchyard" sweep config.ini --vary moe.topk=1,2 --output x
 expect_error "holds a run of other settings (train.lr:" "$switchyard" sweep config.ini --vary model.norm=rmsnorm,none --output out

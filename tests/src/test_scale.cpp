@@ -189,7 +189,8 @@ TEST(Scale, ComputesSpeedsFlopsAndMfu) {
   EXPECT_DOUBLE_EQ(r.tflops_per_second(four), 6e9 * 1000 / 0.15 / 1e12);  // 40
   EXPECT_DOUBLE_EQ(r.tflops_per_second_per_rank(four), 10);
   EXPECT_DOUBLE_EQ(r.mfu(four), 0.5);  // 40 of two nodes' 80
-  EXPECT_EQ(r.base(), &r.points[0]);
+  EXPECT_EQ(r.base(Scaling::strong), &r.points[0]);
+  EXPECT_EQ(r.base(Scaling::weak), &r.points[0]);
   EXPECT_DOUBLE_EQ(r.speedup(four), 0.5 / 0.15);
   EXPECT_DOUBLE_EQ(r.efficiency(four), 0.5 / 0.15 / 4);
   EXPECT_DOUBLE_EQ(r.efficiency(r.points[4]), 0.5 / 0.8);  // weak: four times the tokens
@@ -208,19 +209,62 @@ TEST(Scale, ComputesSpeedsFlopsAndMfu) {
   EXPECT_NE(scale_text(r).find("MFU is unknown: give --machine"), std::string::npos);
 }
 
+// Without a point on the fewest ranks, each kind of scaling has its own base.
+TEST(Scale, HasABaseOfEachKindIfNoPointBelongsToBoth) {
+  ScaleResult r = both_scalings();
+  r.points[0].step_seconds.clear();
+  EXPECT_EQ(r.base(Scaling::strong), &r.points[1]);
+  EXPECT_EQ(r.base(Scaling::weak), &r.points[3]);
+  EXPECT_DOUBLE_EQ(r.speedup(r.points[2]), 0.25 / 0.15);
+  EXPECT_DOUBLE_EQ(r.efficiency(r.points[4]), 0.55 / 0.8);  // twice the tokens on twice the ranks
+  EXPECT_EQ(scale_figures(r).size(), 4u);
+  EXPECT_EQ(
+      base_text(r),
+      "The bases of speed-up and efficiency are tp 1 ep 1 etp 1 on 2 ranks, with 4000 tokens/s (strong scaling), and "
+      "tp 1 ep 1 etp 1 on 2 ranks, with 3636 tokens/s (weak scaling): the fastest layouts with unforced routing on "
+      "the fewest ranks.");
+  const Json json = scale_json(r);
+  EXPECT_TRUE(json.at("base").is_null());
+  EXPECT_EQ(json.at("bases").at("weak").at("global_batch").get<Index>(), 16);
+  const Json of_both = scale_json(both_scalings());
+  EXPECT_EQ(of_both.at("base"), of_both.at("bases").at("weak"));
+}
+
+// The weak batch of 5 sequences on 4 ranks is 7.5 on 6 ranks, and 15 on 12.
+TEST(Scale, LeavesOutWeakPointsWithoutAWholeBatch) {
+  ScaleOptions options;
+  options.ranks = {4, 6, 12};
+  options.weak = true;
+  const Config config = parse_config(
+      "[model]\nlayers = 1\nd_model = 48\nheads = 12\nd_ff = 48\nseq_len = 24\n[train]\nglobal_batch = 5\nmicro_batch = 1\n",
+      "test");
+  const auto points = [&] {
+    std::set<std::pair<int, Index>> found;  // ranks and batch
+    for (const auto& [layout, batch] : scale_layouts(config, options).layouts) found.emplace(layout.ranks, batch);
+    return found;
+  };
+  EXPECT_EQ(points(), (std::set<std::pair<int, Index>>{{4, 5}, {6, 5}, {12, 5}, {12, 15}}));
+  EXPECT_EQ(
+      scale_layouts(config, options).left_out,
+      std::vector<std::string>{"weak scaling is not measured on 6 ranks: its batch, train.global_batch * 6 / 4 = 5 * 6 "
+                               "/ 4, is no whole number"});
+  options.strong = false;
+  EXPECT_EQ(points(), (std::set<std::pair<int, Index>>{{4, 5}, {12, 15}}));
+}
+
 TEST(Scale, ComparesNodes) {
   ScaleResult r = both_scalings();
   r.options.by_nodes = true;
-  EXPECT_EQ(r.base(), &r.points[0]);  // it belongs to both kinds
+  EXPECT_EQ(r.base(Scaling::strong), &r.points[0]);  // it belongs to both kinds
   r.options.weak = false;
-  EXPECT_EQ(r.base(), &r.points[1]);  // the fastest on one node
+  EXPECT_EQ(r.base(Scaling::strong), &r.points[1]);  // the fastest on one node
   EXPECT_DOUBLE_EQ(r.efficiency(r.points[2]), 0.25 / 0.15 / 2);
   const auto figures = scale_figures(r);
   EXPECT_EQ(figures[0].chart.x_label, "nodes");
   EXPECT_EQ(figures[0].chart.lines[0].x, (std::vector<double>{1, 2}));
   EXPECT_NE(base_text(r).find("on 1 node, with 4000 tokens/s"), std::string::npos) << base_text(r);
   r.points[1].nodes = 0;  // unknown
-  EXPECT_EQ(r.base(), &r.points[0]);
+  EXPECT_EQ(r.base(Scaling::strong), &r.points[0]);
   EXPECT_TRUE(std::isnan(r.efficiency(r.points[1])));
 }
 
@@ -349,7 +393,11 @@ TEST(ScaleCheck, RefusesOtherFiles) {
         R"({"format": "switchyard-scale", "environment": {}, "configuration": {"model": 1}, "points": []})"})
     EXPECT_TRUE(has(MESSAGE_OF(InputError, read_scale_json(folder.write("x.json", text))), "cannot be compared with"))
         << text;
-  read_scale_json(folder.write("x.json", scale_json(both_scalings()).dump()));
+  Json document = Json::parse(scale_json(both_scalings()).dump());
+  read_scale_json(folder.write("x.json", document.dump()));
+  document["version"] = json_version + 1;
+  EXPECT_BAD_INPUT(read_scale_json(folder.write("x.json", document.dump())),
+                   "it has version 2 of the format, and this program reads versions up to 1");
 }
 
 TEST(Scale, GivesEachEnvironmentItsOwnFolder) {

@@ -6,6 +6,7 @@
 #include "src/experiments/grid.h"
 #include "src/experiments/outcome.h"
 #include "src/experiments/step_breakdown.h"
+#include "src/experiments/sweep.h"
 #include "src/experiments/trainings.h"
 #include "src/text/json.h"
 #include "src/train/metrics.h"
@@ -75,7 +76,7 @@ TEST(Sweep, NamesFoldersBySettings) {
   EXPECT_NE(one, folder_name({"a.b=" + std::string(301, '1')}));
 }
 
-// Means are over the last three of 20 steps: a tenth of them, and the last step.
+// Means are over the last tenth of 20 steps.
 TEST(Sweep, OutcomesMatchTheMetrics) {
   const Folder folder;
   std::string lines;
@@ -94,8 +95,8 @@ TEST(Sweep, OutcomesMatchTheMetrics) {
   EXPECT_EQ(last_step(folder.path()), 20);
   EXPECT_EQ(read_outcome(folder.path(), 21).missing.text(), "step 21");
   EXPECT_TRUE(read_outcome(folder.path(), 20).missing.empty());
-  EXPECT_NEAR(out.loss(), (5 - 1.8 + 5 - 1.9 + 5 - 2.0) / 3, 1e-12);
-  EXPECT_NEAR(out.dropped(), (90 + 10 + 20) / 300.0, 1e-12);
+  EXPECT_NEAR(out.loss(), (5 - 1.9 + 5 - 2.0) / 2, 1e-12);
+  EXPECT_NEAR(out.dropped(), (10 + 20) / 200.0, 1e-12);
   EXPECT_NEAR(out.tokens_per_second(), (1011 + 1012) / 2.0, 1e-12);
   // A layer without tokens does not count.
   EXPECT_NEAR(out.max_violation, (4 / (8 / 3.0) - 1 + 2) / 2, 1e-12);
@@ -136,6 +137,58 @@ TEST(Sweep, AKilledTrainingHasNotEnded) {
   fs::remove(run.string() + ".log");
   write_file(run.string() + ".log", "switchyard: warning: a warning\nswitchyard: the disk is full\n");
   EXPECT_FALSE(has_ended(training));  // its only save has failed
+  write_file(run.string() + ".log",
+             "switchyard: warning: a\nswitchyard: the disk is full\n\n---- next start ----\nswitchyard: warning: b\n"
+             "switchyard: warning: a\n");
+  EXPECT_TRUE(has_ended(training));  // the next start has saved
+  Strings warnings;
+  add_warnings(run, warnings);
+  EXPECT_EQ(warnings, (Strings{"a", "b"}));
+}
+
+// A run on other ranks, or in another layout, is not taken for the training.
+TEST(Sweep, RefusesRunsOfOtherRanksAndLayouts) {
+  const Folder dir;
+  Training training;
+  training.run = dir.path() / "run";
+  training.ranks = 4;
+  DataDigests digests;
+  const auto config = [](const Strings& settings) { return parse_config("[model]\nlayers = 2\n", "test", settings); };
+  EXPECT_TRUE(other_settings(training, config({}), digests).empty());  // there is no run
+  fs::create_directories(training.run);
+  write_file(training.run / "config.ini", to_ini(config({"--parallel.ep=2", "--moe.experts=4"})));
+  write_file(training.run / provenance_name, "{\"ranks\":2}\n{\"ranks\":4}\n");
+  EXPECT_TRUE(other_settings(training, config({"--parallel.ep=2", "--moe.experts=4"}), digests).empty());
+  EXPECT_TRUE(other_settings(training, config({"--parallel.ep=auto", "--moe.experts=4"}), digests).empty());
+  EXPECT_EQ(other_settings(training, config({"--moe.experts=4"}), digests), Strings{"parallel.ep: 1 here, 2 there"});
+  training.ranks = 2;
+  EXPECT_BAD_INPUT(check_folder(training, config({"--parallel.ep=2", "--moe.experts=4"}), digests),
+                   "holds a run of other settings (ranks: 2 here, 4 there)");
+}
+
+TEST(Sweep, RefusesLaunchersWithAFixedNumberOfRanks) {
+  check_launcher("", {1, 2});
+  check_launcher("mpirun -np {ranks}", {1, 2});
+  check_launcher("./own-launcher", {1});
+  EXPECT_BAD_INPUT(check_launcher("mpirun -np 1", {1, 2}), "cannot start 2 ranks: write {ranks} in place of");
+  EXPECT_THROW(check_launcher("mpirun -np 2", {2}), InputError);
+}
+
+TEST(Sweep, CountsFailedAndStoppedRuns) {
+  SweepResult result{.name = "s", .trials = {Trial{}, Trial{}}};
+  Trial &some = result.trials[0], &none = result.trials[1];
+  some.label = "base";
+  some.outcomes = {Outcome{}};
+  some.outcomes[0].validation = {{4, 2.5}};
+  some.failure = "no memory";
+  some.failed = 2;
+  some.stopped = 1;
+  none.label = "other";
+  none.failure = "after 2 of 4 steps";
+  none.stopped = 3;
+  const std::string text = sweep_text(result);
+  EXPECT_NE(text.find("2.5000 (2 failed, 1 stopped)"), std::string::npos) << text;
+  EXPECT_NE(text.find("base failed: no memory\nother stopped: after 2 of 4 steps\n"), std::string::npos) << text;
 }
 
 TEST(Sweep, SkipsDamagedLinesOfMetrics) {
