@@ -38,9 +38,9 @@ struct AdamW {
   Cost cost() const { return Cost().reads(g).updates(w, m, v).writes(rounded); }
 };
 
-// m = momentum * m + coefficient * g. Then g becomes the direction of the update: m before it is
-// rounded, or with nesterov momentum * m + coefficient * g, which is one step ahead. If coefficient
-// is NaN, nothing changes.
+// m = momentum * m + coefficient * g. Then g becomes the direction of the update: m before its
+// rounding or, if `nesterov` is set, momentum * m + coefficient * g, which is one step ahead. If
+// coefficient is NaN, nothing changes.
 struct MomentumUpdate {
   static constexpr std::string_view name = "momentum_update";
   ConstView coefficient;  // [1]

@@ -66,7 +66,7 @@ std::string report_html(const ExpertReport& report, ProvenanceDetail detail = Pr
 
 // Advice against a collapsed router. Both members are empty if no layer has collapsed.
 // A layer has collapsed if a quarter of its experts are dead or its entropy is below 0.5. It must
-// have enough assignments that this is not chance. Other layers and their experts are not counted.
+// have enough assignments that this is not chance. `finding` does not count other layers.
 struct CollapseAdvice {
   std::string finding;               // "1,018 of 3,072 experts are dead ..."
   std::vector<std::string> changes;  // settings to change, the best first

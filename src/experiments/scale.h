@@ -114,9 +114,9 @@ struct ScaleResult {
   }
   // Returns the number of ranks of a point or, if `options.by_nodes`, of its nodes.
   double units(const ScalePoint& point) const { return options.by_nodes ? point.nodes : point.layout.ranks; }
-  // Returns the reference point of a kind of scaling: the fastest one with unforced routing on the
-  // fewest ranks or nodes. A point of both kinds is the reference of both. If none was measured,
-  // each kind has its own. nullptr if there is none.
+  // Returns the reference point of a kind of scaling: the fastest measured point with unforced
+  // routing on the fewest ranks or nodes. If points of both kinds were measured, both kinds share
+  // the fastest of these. nullptr if no point of the kind was measured.
   const ScalePoint* base(Scaling kind) const;
   // Returns the reference point of a point's kind; that of strong scaling if it belongs to both.
   const ScalePoint* base_of(const ScalePoint& point) const;

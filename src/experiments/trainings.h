@@ -42,12 +42,12 @@ class DataDigests {
 // folder; empty if there is no run. They are different_settings(), the layout, the number of ranks
 // and the digest of the data.
 std::vector<std::string> other_settings(const Training& training, const Config& config, DataDigests& digests);
-// Throws InputError if there is a difference. Otherwise that run would be mistaken for this one.
+// Throws InputError if there is a difference, so that no run is mistaken for another.
 void check_folder(const Training& training, const Config& config, DataDigests& digests);
 
 // Returns whether a training has ended. If it was killed, or if its last save failed, it may have
-// metrics of all steps without its last checkpoint. If a user has deleted all checkpoints, it has
-// nevertheless ended: the last start has no error in RUN.log.
+// metrics of all steps without its last checkpoint. A run without any checkpoint, which a user may
+// have deleted, has ended if its last start has no error in RUN.log.
 bool has_ended(const Training& training);
 
 // Adds the warnings in RUN.log, of all starts, to `warnings`, without duplicates.
@@ -60,7 +60,8 @@ void check_launcher(const std::string& launcher, const std::vector<int>& ranks);
 // Why train_all() did not complete a run.
 struct IncompleteRun {
   std::string reason;
-  // If true, the run stopped with a checkpoint, as after run.max_hours. A later call continues it.
+  // If true, the run stopped with a checkpoint, as after run.max_hours. A later call continues it,
+  // unless it is `measured`.
   bool stopped = false;
 };
 // Trains the incomplete runs, and shows progress on standard error. A folder that appears twice is

@@ -24,10 +24,10 @@ struct EarlierLayout {
 // Returns the configuration with the sizes of the layout that is predicted to be the fastest.
 // Keys of [parallel] that are not `auto` stay.
 // - ranks_per_node: number of ranks of a machine, a candidate for parallel.ranks_per_node
-// - earlier: on as many ranks its layout is returned if it fits, so that a resumed training is bit
-//   for bit that of an undisturbed one. On other numbers of ranks the returned train.micro_batch
-//   keeps its dp * train.micro_batch. If no layout has that product, and no result depends on it,
-//   train.micro_batch is the largest one below it.
+// - earlier: on the same number of ranks, its layout and micro-batch are returned if they fit the
+//   memory and the keys. The resumed training is then bit for bit equal to an undisturbed one.
+//   Otherwise the returned train.micro_batch keeps its dp * train.micro_batch. If no layout has
+//   that product, and no result depends on it, train.micro_batch is the largest one below it.
 // - machine: computes the predictions
 // - check_fits: throws InputError if a configuration does not fit the memory; the next is tried.
 //
@@ -45,9 +45,9 @@ Machine typical_machine(const std::string& backend, int ranks_per_node);
 
 // Returns the configuration with sizes in place of `auto`, equal on all ranks. Collective.
 // Rank 0 chooses for `ranks` ranks. Other ranks ignore `vocab`. machine: empty means the typical
-// one of the backend, and the memory of rank 0's device. If `ranks` is greater than the number of
-// ranks of `world`, all of them share a machine, or as many as parallel.ranks_per_node says.
-// Throws CollectiveError in place of InputError.
+// one of the backend, and the memory of rank 0's device. If `ranks` exceeds the size of `world`,
+// and `machine` is empty, a machine has parallel.ranks_per_node ranks if that is above 1. Otherwise
+// one machine has all ranks. Throws CollectiveError in place of InputError.
 Config resolve_automatic_layout(Comm& world, const Config& config, Index vocab, int ranks,
                                 const std::optional<Machine>& machine);
 

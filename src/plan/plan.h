@@ -91,8 +91,8 @@ struct Plan {
   // Numbers of layouts that fit with balanced experts: planned with the load, and not planned with
   // it. 0 without a load.
   std::size_t with_load = 0, without_load = 0;
-  // Returns the bytes of the copy of an asynchronous checkpoint if they count: on a CPU, whose
-  // memory has the copy, too.
+  // Returns the bytes of an asynchronous checkpoint's copy in the memory of a CPU. 0 without a
+  // machine, and on a GPU.
   Index checkpoint_copy(const MemoryPlan& m) const {
     return machine && machine->backend == "cpu" && config.run.async_checkpoint ? m.checkpoint_copy : 0;
   }
@@ -110,8 +110,8 @@ void check_machine_computes(const Machine& machine, const Config& config);
 
 // Plans all layouts. Throws InputError if no layout fits the model.
 // With a load, the time is that of a step in which every layer waits for its busiest rank. Only the
-// `max_loaded_layouts` layouts that are the fastest with balanced experts are planned with it. If
-// none of them fits, the next ones are.
+// first `max_loaded_layouts` layouts with balanced experts are planned with it: the fastest, or
+// without a machine the smallest. If none of them fits, the next ones are.
 // TimeCategory::waiting is the time that the mean rank waits.
 Plan make_plan(const Config& config, Index vocab, int ranks, const PlanOptions& options);
 constexpr std::size_t max_loaded_layouts = 24;

@@ -54,7 +54,7 @@ ArenaSizes arena_sizes(const Config& config, Index vocab, const Layout& layout, 
 void check_host_memory(Comm& world, const Config& config, const MemoryPlan& needs, const HostMemory& host);
 
 // Throws the InputError of a training that needs more than `available` bytes. It lists the needs
-// and the settings that reduce them. If total() fits, the copy of a checkpoint is what does not.
+// and the settings that reduce them. If total() fits, the error names the copy of a checkpoint.
 // `reserve` is the number of bytes for libraries that `available` excludes. `machine` names another
 // machine; empty if it is this one. `device` is true if the memory is a GPU's.
 [[noreturn]] void refuse_memory(const Config& config, const MemoryPlan& plan, Index available, Index reserve,
