@@ -55,7 +55,7 @@ for n in 1 2 3; do
   expect_full /new $n "$switchyard" export trained "$work/new" --quiet --family mixtral
   expect_full /new $n "$switchyard" evaluate trained --tokens 1,2,3 --logits "$work/new.h5" --backend cpu --quiet
   for output in hdf5 csv html figures-csv; do
-    expect_full /new $n "$switchyard" experts trained --$output "$work/new.out"
+    expect_full /new $n "$switchyard" experts trained --placement ep=2 --$output "$work/new.out"
   done
   expect_full /new $n "$switchyard" experts trained --placement ep=2 --placement-file "$work/new.out"
   expect_full evaluation.json $n "$switchyard" evaluate trained --backend cpu --quiet

@@ -189,8 +189,9 @@ std::vector<Writer> make_writers(bool removals) {
              {"experts", "trained", "--placement", "ep=2", "--placement-file", (work / "new.out").string()},
              work / "new.out"));
   for (const char* kind : {"hdf5", "csv", "html", "figures-csv"})
-    writers.push_back(
-        making(kind, {"experts", "trained", std::string("--") + kind, (work / "new.out").string()}, work / "new.out"));
+    writers.push_back(making(
+        kind, {"experts", "trained", "--placement", "ep=2", std::string("--") + kind, (work / "new.out").string()},
+        work / "new.out"));
   // A copy of its own, because `experts` shows the evaluation of a run.
   const fs::path evaluation = work / "evaluated" / "evaluation.json";
   fs::copy(work / "trained", work / "evaluated", fs::copy_options::recursive);

@@ -133,8 +133,8 @@ struct HostRouting {
 };
 // Smallest gap of a decision of the router. Within rounding, another order of summation may decide
 // otherwise, and both are right. A gap is the distance of two scores: the last chosen and the best
-// other one. If weights decide drops, it is also the distance of two weights of an expert in a
-// sequence: the last accepted and the first dropped one.
+// other one. If weights decide drops, it is also the distance of two weights of an expert in this
+// rank's part of a sequence: the last accepted and the first dropped one.
 double decision_gap(const Config& config, const HostRouting& r) {
   const Index E = config.moe.experts, k = config.moe.top_k, S = config.model.seq_len,
               T = static_cast<Index>(r.experts.size()) / k;
@@ -149,7 +149,7 @@ double decision_gap(const Config& config, const HostRouting& r) {
   for (Index first = 0; first < T; first += S)
     for (Index e = 0; e < E; ++e) {
       double accepted = 2, dropped = -1;
-      for (Index a = first * k; a < (first + S) * k; ++a)
+      for (Index a = first * k; a < std::min(first + S, T) * k; ++a)
         if (r.experts[a] == e)
           (r.dispatch_mask[a] ? accepted = std::min<double>(accepted, r.weights[a])
                               : dropped = std::max<double>(dropped, r.weights[a]));
