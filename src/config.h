@@ -232,7 +232,7 @@ struct Config {
   Index longest_sequence() const { return std::max(encoder_length(), decoder_length()); }
   // Returns the prefix of the names of a layer's parameters: "layers.3.", "encoder.layers.3."
   std::string layer_prefix(Index layer) const;
-  // Returns the name of a layer for display: "layer 3", "encoder layer 3".
+  // Returns the name of a block for display: "layer 3", "encoder layer 3", "module 1".
   std::string layer_name(Index layer) const;
 
   const Kind* kind_of(Index layer) const;  // nullptr if all layers have one kind

@@ -84,7 +84,7 @@ std::string expert_and_share(const LayerLoad& layer, Index expert);
 // "+0.0125"; "-" if unknown
 std::string gap_text(const ExpertLoad& expert);
 // "german and japanese"; "-" if there is no pair.
-std::string domain_pair(const Specialisation& layer);
+std::string domain_pair(const Specialisation& s);
 // "4 layers, each with 8 experts, 2 chosen per token; ..."
 std::string model_text(const ExpertReport& report);
 // "evaluated at step 200 on 8 of 90 windows"

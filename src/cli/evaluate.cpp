@@ -128,8 +128,9 @@ void write_logits(Comm& world, const Trained& trained, const po::variables_map& 
       source = std::move(ids);
       ids = parse_tokens("decoder-tokens", arguments["decoder-tokens"].as<std::string>(), trained.state.vocab);
     }
-    positions = needs_pairs ? std::max(std::ssize(source), std::ssize(ids)) : std::ssize(source) + std::ssize(ids);
-    check_positions(trained.config, positions);
+    positions = std::ssize(ids) + (needs_pairs ? 0 : std::ssize(source));
+    check_positions(trained.config, positions, std::ssize(source));
+    if (needs_pairs) positions = std::max(positions, std::ssize(source));
     if (file_exists(file)) bad_input("evaluate: --logits: {} exists already: name a new file", file);
   });
   const auto engine = with_advice("give fewer --tokens", [&] {

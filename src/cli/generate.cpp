@@ -267,11 +267,14 @@ int generate_command(CommandLine& line) {
     }
     texts.emplace(*tokenizer, s.prompts);
     if (s.chat) chat = chat_template_of(trained, arguments);
-    positions = !masked_ids.empty()              ? std::ssize(masked_ids)
-                : s.chat                         ? trained.config.model.seq_len
-                : !trained.config.stacks.empty() ? std::max(required_positions(texts->prompts(), 1), s.options.tokens)
-                                                 : required_positions(texts->prompts(), s.options.tokens);
-    check_positions(trained.config, positions);
+    const bool needs_pairs = !trained.config.stacks.empty();
+    const Index source = needs_pairs ? required_positions(texts->prompts(), 1) : 0;
+    positions = !masked_ids.empty() ? std::ssize(masked_ids)
+                : s.chat            ? trained.config.model.seq_len
+                : needs_pairs       ? s.options.tokens
+                                    : required_positions(texts->prompts(), s.options.tokens);
+    check_positions(trained.config, positions, source);
+    positions = std::max(positions, source);
     layout = layout_of(s, trained.config, world.size());
   });
 

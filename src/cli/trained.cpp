@@ -133,15 +133,18 @@ Index vocab_of(const Config& config, const fs::path& file) {
   return vocab;
 }
 
-void check_positions(const Config& config, Index positions) {
-  for (Index layer = 0; layer < config.model.layers; ++layer)
-    if (const Config::Model& m = config.model_of(layer); m.position == Position::learned && positions > m.seq_len)
-      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens, or shorten the prompt",
-                m.seq_len, positions);
-  if (const Config::Model& m = config.model; m.position == Position::axial)
-    if (const double learned = m.axial_shape[0] * m.axial_shape[1]; static_cast<double>(positions) > learned)
-      bad_input("the model has learned {} positions, and {} are asked for: lower --tokens, or shorten the prompt",
-                learned, positions);
+void check_positions(const Config& config, Index positions, Index source) {
+  const auto check = [](const char* owner, const Config::Model& m, Index asked) {
+    const double learned = m.position == Position::learned ? static_cast<double>(m.seq_len)
+                           : m.position == Position::axial ? m.axial_shape[0] * m.axial_shape[1]
+                                                           : std::numeric_limits<double>::infinity();
+    if (static_cast<double>(asked) > learned)
+      bad_input("the {} has learned {} positions, and {} are asked for: lower --tokens, or shorten the prompt", owner,
+                learned, asked);
+  };
+  if (config.stacks.empty()) return check("model", config.model, positions);
+  check("encoder", config.stacks[0].model, source);
+  check("decoder", config.stacks[1].model, positions);
 }
 
 std::unique_ptr<Engine> load_model(Comm& world, const Trained& trained, Layout layout, const std::string& backend,

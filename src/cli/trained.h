@@ -64,7 +64,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Trained& trained, const po::variab
 Index vocab_of(const Config& config, const std::filesystem::path& file);
 
 // Throws InputError if the model has fewer learned positions.
-void check_positions(const Config& config, Index positions);
+// source: positions of the encoder of an encoder-decoder; `positions` are then those of the decoder
+void check_positions(const Config& config, Index positions, Index source = 0);
 
 // Loads the model with its weights, without gradients, on the backend of --backend. On the host it
 // computes in f32, whatever the type of training.

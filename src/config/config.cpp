@@ -79,6 +79,7 @@ std::string Config::layer_prefix(Index layer) const {
 }
 
 std::string Config::layer_name(Index layer) const {
+  if (layer >= model.layers) return fmt::format("module {}", layer - model.layers + 1);
   if (stacks.empty()) return fmt::format("layer {}", layer);
   const Index encoder = stacks[0].model.layers;
   return layer < encoder ? fmt::format("encoder layer {}", layer) : fmt::format("decoder layer {}", layer - encoder);
@@ -163,7 +164,7 @@ std::string value_of(const Config& config, std::string_view key) {
 std::vector<KeyDifference> differences(const Config& here, const Config& there, ResumePolicy policy) {
   // The pairs of kinds that some layer has here and there, and the first such layer.
   std::map<std::pair<std::string, std::string>, Index> pairs;
-  for (Index layer = 0; layer < std::min(here.model.layers, there.model.layers); ++layer)
+  for (Index layer = 0; layer < std::min(here.num_blocks(), there.num_blocks()); ++layer)
     pairs.try_emplace({here.model.pattern.kind_of(layer), there.model.pattern.kind_of(layer)}, layer);
 
   std::vector<KeyDifference> out;

@@ -282,7 +282,7 @@ TokenStream Engine::make_stream(MicroBatchState& s, const MicroBatch& batch, std
           .token_mask =
               has_padding && (model_->moe_layers() > 0 || has_batch_norm) ? on_device(token_mask.data(), {T}) : View{},
           .document_start = starts.empty() ? View{} : on_device(starts.data(), {B, S}),
-          .axial_rows = axial_rows.empty() ? View{} : on_device(axial_rows.data(), {2, T}),
+          .axial_rows = config_.model.position == Position::axial ? on_device(axial_rows.data(), {2, T}) : View{},
           .lengths = lengths.empty() ? View{} : on_device(lengths.data(), {B})};
 }
 

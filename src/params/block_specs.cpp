@@ -266,6 +266,7 @@ void append_blocks(const Config& config, const std::string& prefix, Index encode
                                           .norm = "cross_attention_norm",
                                           .out_norm = "cross_attention_out_norm",
                                           .norms = norms,
+                                          .scale = static_cast<float>(m.residual_scale),
                                           .sublayer = cross_attention_spec(m, encoder_length)}}});
     if (m.parallel_block)
       block.groups.back().branches.push_back(ffn);

@@ -33,7 +33,7 @@ Shares recorded_load(const std::filesystem::path& run, const Config& config) {
       as_recorded || capacity == 0 ? 1 : static_cast<double>(capacity) / static_cast<double>(config.moe.top_k * S);
   Shares load;
   for (const LayerLoad& layer : layer_loads(h, last_tenth(h), h.windows())) {
-    if (layer.routed == 0) bad_input("--load {}: layer {} has no assignments", run.string(), layer.layer);
+    if (layer.routed == 0) bad_input("--load {}: {} has no assignments", run.string(), config.layer_name(layer.layer));
     std::vector<double>& shares = load.emplace_back();
     for (const ExpertLoad& e : layer.experts)
       shares.push_back(std::min(

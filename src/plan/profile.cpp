@@ -40,7 +40,7 @@ std::map<DryCall, double> take_calls(Device& device) {
 // Tables of positions may be short, but attention checks the size of distance tables.
 Index required_positions(const Config& config) {
   if (!config.stacks.empty()) return 0;
-  for (Index layer = 0; layer < config.model.layers; ++layer)
+  for (Index layer = 0; layer < config.num_blocks(); ++layer)
     if (const Position p = config.model_of(layer).position; p == Position::t5 || p == Position::alibi) return 0;
   return 1;
 }

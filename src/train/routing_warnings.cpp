@@ -56,7 +56,7 @@ void RoutingWarnings::add_dead_experts(Index step, std::vector<std::string>& out
     const std::vector<Index>& layer = routed_[l];
     if (std::accumulate(layer.begin(), layer.end(), Index{0}) < min_assignments * std::ssize(layer)) return;
     const Index none = std::count(layer.begin(), layer.end(), 0);
-    if (none > 0) layers.push_back(fmt::format("layer {}: {}", layer_ids_[l], none));
+    if (none > 0) layers.push_back(fmt::format("{}: {}", names_[l], none));
     experts += std::ssize(layer);
     dead += none;
   }

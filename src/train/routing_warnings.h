@@ -11,9 +11,8 @@ namespace sy {
 class RoutingWarnings {
  public:
   // last_step: the step before the first counted one.
-  // layer_ids: [MoE layer] index in the model.
-  RoutingWarnings(Index last_step, std::vector<std::int64_t> layer_ids)
-      : last_step_(last_step), layer_ids_(std::move(layer_ids)) {}
+  // names: [MoE layer] Config::layer_name
+  RoutingWarnings(Index last_step, std::vector<std::string> names) : last_step_(last_step), names_(std::move(names)) {}
 
   // Returns the new warnings at the log line of `step`. counts: sums since the previous log line.
   // Warns once if more than half of the assignments were dropped.
@@ -26,7 +25,7 @@ class RoutingWarnings {
   void add_dead_experts(Index step, std::vector<std::string>& out);
 
   Index last_step_;  // step of the previous log line
-  std::vector<std::int64_t> layer_ids_;
+  std::vector<std::string> names_;
   bool warned_of_drops_ = false;
   // experts without tokens in the last warning; last step before the counts in `routed_`
   Index warned_dead_experts_ = 0, dead_since_ = -1;

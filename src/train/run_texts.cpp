@@ -114,7 +114,8 @@ std::string end_text(const RunEnd& end) {
   };
   if (end.can_evaluate) next("evaluate " + run);
   if (end.has_experts) next("experts " + run);
-  constexpr Index prompt_tokens = 17, usual_tokens = 200;
+  constexpr Index usual_tokens = 200;
+  const Index prompt_tokens = end.reads_source ? 0 : 17;
   const std::string tokens = end.positions > 0 && end.positions < prompt_tokens + usual_tokens
                                  ? fmt::format(" --tokens {}", std::max<Index>(1, end.positions - prompt_tokens))
                                  : "";

@@ -41,7 +41,8 @@ struct RunEnd {
   double seconds = 0;                   // duration of this start
   RunTotals totals;
   bool can_evaluate = false, has_experts = false, can_generate = false, is_encoder = false;
-  Index positions = 0;  // that the model has learned; 0: it can compute texts of any length
+  Index positions = 0;        // that the decoder has learned; 0: it can compute texts of any length
+  bool reads_source = false;  // the prompt is the encoder's, and takes no positions of the decoder
 };
 // Returns the duration, the best validation, the checkpoint and useful next commands.
 std::string end_text(const RunEnd& end);

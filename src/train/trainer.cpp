@@ -207,7 +207,7 @@ std::string Trainer::suspect() const {
     if (!name.empty()) weights.push_back(std::move(name));
   const auto described = [&](const std::string& name) {
     const std::optional<Index> layer = engine_.store().spec(name).layer;
-    return layer ? fmt::format("layer {}, parameter {}", *layer, name) : "parameter " + name;
+    return layer ? fmt::format("{}, parameter {}", engine_.config().layer_name(*layer), name) : "parameter " + name;
   };
   if (!weights.empty()) {
     const std::string_view name = weights.front();

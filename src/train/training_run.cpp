@@ -123,7 +123,9 @@ int TrainingRun::train() {
   // The last step of which a line has the counts of the experts, unless metrics.jsonl is lost.
   Index counted = (first - 1) / config_.run.log_every * config_.run.log_every;
   if (metrics_ && metrics_->history().counted > 0) counted = metrics_->history().counted;
-  RoutingWarnings routing_warnings(counted, state_.experts.layer_ids);
+  std::vector<std::string> moe_layers;
+  for (const std::int64_t layer : state_.experts.layer_ids) moe_layers.push_back(config_.layer_name(layer));
+  RoutingWarnings routing_warnings(counted, std::move(moe_layers));
   MachinePeak peak = options_.peak;
   if (!mfu_problem_.empty()) peak.flops = 0;
   PerformanceMeter meter(world_, model_costs(config_, engine_.vocab()).flops_per_token, peak);
@@ -404,8 +406,9 @@ void TrainingRun::report_end(Index first) {
   end.has_experts = config_.moe.experts > 0;
   end.can_generate = !state_.tokenizer.empty();
   end.is_encoder = config_.model.kind == ModelKind::encoder;
-  const Position position = config_.model.position;
-  end.positions = position == Position::learned || position == Position::axial ? config_.model.seq_len : 0;
+  const Config::Model& model = config_.stacks.empty() ? config_.model : config_.stacks[1].model;
+  end.reads_source = !config_.stacks.empty();
+  end.positions = model.position == Position::learned || model.position == Position::axial ? model.seq_len : 0;
   print(end_text(end));
 }
 

@@ -67,6 +67,8 @@ class TrainingRun {
   void start_from(const CheckpointFolder& checkpoint);
   // Throws InputError if the checkpoint is of another model or of other data.
   void check_same_model(const CheckpointFolder& checkpoint);
+  // Throws InputError if the hashes of attention would be others. before: of the checkpoint
+  void check_hash_seed(const std::filesystem::path& checkpoint, const Config& before) const;
   // Prints the warning of check_data.
   void warn_of_data() const;
 

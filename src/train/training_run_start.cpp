@@ -205,6 +205,15 @@ void TrainingRun::load(const CheckpointFolder& checkpoint) {
   if (!changes.empty()) print("changed   " + join(changes));
 }
 
+// The hashes of model.attention = lsh are drawn from train.seed, unless they were imported.
+void TrainingRun::check_hash_seed(const fs::path& checkpoint, const Config& before) const {
+  if (config_.num_lsh_layers() > 0 && config_.lsh_rotations.empty() && config_.train.seed != before.train.seed)
+    bad_input(
+        "train.seed = {}: the hashes of model.attention = lsh follow it, and {} has {}: set train.seed = {}, or the "
+        "model is another",
+        config_.train.seed, checkpoint.string(), before.train.seed, before.train.seed);
+}
+
 void TrainingRun::start_from(const CheckpointFolder& checkpoint) {
   const fs::path& path = checkpoint.path();
   agree_on_errors(world_, [&] {
@@ -219,6 +228,7 @@ void TrainingRun::start_from(const CheckpointFolder& checkpoint) {
     std::vector<std::string> warnings;
     const Config before = parse_config(saved_state.config, path.string(), {}, is_first_rank() ? &warnings : nullptr);
     print(warnings);
+    check_hash_seed(path, before);
     std::vector<KeyDifference> other =
         differences(without_lora(config_), without_lora(before), ResumePolicy::must_match);
     for (const KeyDifference& d : differences(config_, before, ResumePolicy::report))
@@ -245,6 +255,7 @@ void TrainingRun::check_same_model(const CheckpointFolder& checkpoint) {
   if (saved_state.vocab != engine_.vocab())
     bad_input("{} was trained with a vocabulary of {}, and {} has {}: set data.path to the same data", dir_.string(),
               saved_state.vocab, config_.model.vocab > 0 ? "model.vocab" : config_.data.path, engine_.vocab());
+  check_hash_seed(path, before);
   if (!saved_state.router_bias.empty() && config_.moe.bias_update_rate == 0)
     bad_input(
         "{} has selection biases, which moe.bias_update_rate = 0 would take away: set it above 0 (1e-12 all but "

@@ -113,6 +113,15 @@ expect_error "both stacks have equally many experts" "$switchyard" train config.
   --encoder.experts=3
 expect_error "set it to 0, or moe.experts to 3" "$switchyard" train config.ini --run.dir=x "${pairs[@]}" \
   --encoder.experts=3 --moe.experts=0
+# Each stack has learned positions of its own.
+expect_ok "$switchyard" train config.ini --run.dir=learned --model.kind=encoder_decoder --model.sentinels=8 --model.position=learned \
+  --model.seq_len=32 --train.steps=1 --train.validate_every=0
+expect_output "--tokens 8"
+expect_ok "$switchyard" generate learned --prompt "a train of tokens" --tokens 5 --backend cpu
+expect_error "the decoder has learned 8 positions, and 9 are asked for" "$switchyard" generate learned --prompt a --tokens 9 --backend cpu
+expect_error "the encoder has learned 32 positions" "$switchyard" generate learned --tokens 5 --backend cpu \
+  --prompt "a train of tokens is longer than the encoder"
+expect_ok "$switchyard" evaluate learned --tokens 1,2,3,4,5,6,7,8,9 --decoder-tokens 256,3 --logits learned.h5 --backend cpu --quiet
 expect_error "model.mtp_depth = 1 with model.kind = encoder_decoder" "$switchyard" train config.ini --run.dir=x \
   "${pairs[@]}" --model.mtp_depth=1
 expect_error "is less than the" "$switchyard" train config.ini --run.dir=x "${pairs[@]}" --encoder.seq_len=4

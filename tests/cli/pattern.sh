@@ -55,6 +55,35 @@ expect_ok "$switchyard" generate whole --backend cpu --prompt "token " --tokens 
 expect_ok "$switchyard" inspect whole
 expect_output "3 layers"
 
+# Kinds of layers with attention by hashing keep their numbers of buckets, and the seed of the hash.
+sed 's/^pattern = .*/pattern = a, b/; s/^layers = 3/layers = 2/; s/^seq_len = .*/seq_len = 64/; /^\[attention/,$d' config.ini >hash.ini
+printf '[attention.a]\nattention = lsh\nlsh_chunk_length = 4\n[attention.b]\nattention = lsh\nlsh_chunk_length = 16\n' >>hash.ini
+expect_ok "$switchyard" train hash.ini --run.dir=hash --model.position=learned --moe.experts=0 --train.validate_every=3 --quiet
+trained=$(grep -o '"validation":{[^}]*"loss":[0-9.]*' hash/metrics.jsonl | tail -1 | grep -o '[0-9.]*$')
+expect_ok "$switchyard" evaluate hash --backend cpu --json
+awk -v a="$trained" -v b="$(grep -m1 '"loss"' .out | tr -dc '0-9.')" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 < 1e-16) }' ||
+  die "the evaluation is of another model than the validation $trained"
+hash=(hash.ini --model.position=learned --moe.experts=0 --train.steps=7 --quiet)
+expect_error "the hashes of model.attention = lsh follow it" "$switchyard" train "${hash[@]}" --run.dir=hash --run.resume=true --train.seed=7
+expect_error "set train.seed = 1" "$switchyard" train "${hash[@]}" --run.dir=tuned --run.init_from=hash --train.seed=7
+expect_ok "$switchyard" train "${hash[@]}" --run.dir=hash --run.resume=true
+
+# A kind that only the module of multi-token prediction has belongs to the model, too.
+module=(config.ini --model.layers=1 --model.mtp_depth=1 "--model.pattern=global,local" --run.dir=module)
+expect_ok "$switchyard" train "${module[@]}"
+expect_error "holds another model (attention.local.window: 8 here, 5 there)" \
+  "$switchyard" train "${module[@]}" --run.resume=true --train.steps=7 --attention.local.window=8
+expect_ok "$switchyard" plan "${module[@]}" --ranks 1 --attention.local.position=t5
+
+# The embedding has learned positions, although no kind of layers uses them.
+expect_ok "$switchyard" train config.ini --run.dir=learned --model.position=learned --attention.local.position=rope --quiet
+expect_error "has learned 16 positions, and 67 are asked for" "$switchyard" generate learned --prompt "to do" --tokens 62 --backend cpu
+
+# Axial positions, with a rank that has no sequence.
+expect_ok "$switchyard" train config.ini --run.dir=axial --model.position=axial \
+  --model.axial_shape=4,4 --model.axial_widths=8,24 --quiet
+expect_ok ranks 2 generate axial --prompt "to" --tokens 3 --backend cpu
+
 # ---- help, completion and errors ----
 expect_ok "$switchyard" help config
 expect_output "[attention.NAME]"

@@ -168,6 +168,8 @@ INSTANTIATE_TEST_SUITE_P(
                          {"--model.position=learned", "--model.norm_position=post", "--model.norm=layernorm",
                           "--model.bias=all", "--model.embedding_norm=true", "--model.tie_embeddings=true",
                           "--model.output_bias=true", "--moe.experts=0"}},
+                    Case{"residual_scale", {"--model.residual_scale=0.6"}},
+                    Case{"residual_scale_post_norm", {"--model.residual_scale=1.7", "--model.norm_position=post"}},
                     Case{"stacks_of_their_own",
                          {"--encoder.layers=1", "--decoder.layers=3", "--encoder.heads=2", "--encoder.kv_heads=1",
                           "--encoder.d_ff=7", "--decoder.ffn=relu", "--encoder.position=alibi", "--decoder.window=3",
