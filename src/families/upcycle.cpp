@@ -63,6 +63,30 @@ class UpcycledValues final : public ValueSource {
   std::map<std::string, ParamSpec> specs_;  // of the dense model
 };
 
+// Returns the values of the first stack whose FFNs become experts, or of [model] without stacks.
+const Config::Model& upcycled_model(const Config& dense, const std::vector<std::string>& overrides) {
+  for (const Config::Kind& stack : dense.stacks) {
+    const std::string key = stack.name + ".experts";
+    const bool stays_dense = std::ranges::find(stack.own_keys, key) != stack.own_keys.end() ||
+                             std::ranges::find(overrides, fmt::format("--{}=0", key)) != overrides.end();
+    if (!stays_dense) return stack.model;
+  }
+  return dense.model;
+}
+
+// Checks that the experts of each layer are made of its FFN. All layers have equal experts.
+void check_ffns(const Config& dense, const Config& upcycled, const Upcycling& upcycling) {
+  const Config::Moe& experts = upcycled.moe;
+  for (Index layer = 0; layer < upcycled.model.layers; ++layer) {
+    const Config::Model& m = dense.model_of(layer);
+    if (!upcycled.is_moe(layer) || (m.d_ff == experts.d_ff * upcycling.granularity && m.ffn == experts.ffn)) continue;
+    bad_input(
+        "--upcycle: {} has d_ff = {} and ffn = {}, of which no experts with moe.d_ff = {} and moe.ffn = {} can be made{}",
+        dense.layer_name(layer), m.d_ff, m.ffn, experts.d_ff, experts.ffn,
+        dense.stacks.empty() ? "" : ": upcycle one stack, with --encoder.experts=0 or --decoder.experts=0");
+  }
+}
+
 }  // namespace
 
 Upcycling parse_upcycling(const std::string& text) {
@@ -89,8 +113,9 @@ Config upcycled_config(const Config& dense, const Upcycling& upcycling, const st
   if (dense.moe.experts > 0)
     bad_input("--upcycle makes experts of a dense model's FFN, and this model has {} experts already",
               dense.moe.experts);
-  if (dense.model.d_ff % upcycling.granularity != 0)
-    bad_input("--upcycle: an FFN of width {} cannot be divided into {} parts", dense.model.d_ff, upcycling.granularity);
+  const Config::Model& ffn = upcycled_model(dense, overrides);
+  if (ffn.d_ff % upcycling.granularity != 0)
+    bad_input("--upcycle: an FFN of width {} cannot be divided into {} parts", ffn.d_ff, upcycling.granularity);
   const bool biased = dense.model.bias == Biases::all || dense.model.bias == Biases::mlp;
   std::vector<std::string> settings;
   const auto set = [&](std::string_view key, const auto& value) {
@@ -98,13 +123,16 @@ Config upcycled_config(const Config& dense, const Upcycling& upcycling, const st
   };
   set("moe.experts", upcycling.experts);
   set("moe.top_k", upcycling.top_k);
-  set("moe.d_ff", dense.model.d_ff / upcycling.granularity);
+  set("moe.d_ff", ffn.d_ff / upcycling.granularity);
+  set("moe.ffn", ffn.ffn);
   set("moe.renormalize", true);
   set("moe.scale", upcycling.granularity);
   set("moe.capacity_factor", 0);
   set("moe.bias", biased);
   settings.insert(settings.end(), overrides.begin(), overrides.end());
-  return parse_config(to_ini(dense), "the dense model's configuration", settings);
+  Config config = parse_config(to_ini(dense), "the dense model's configuration", settings);
+  check_ffns(dense, config, upcycling);
+  return config;
 }
 
 std::unique_ptr<ValueSource> upcycled_values(ValueSource& dense_values, const std::vector<ParamSpec>& dense,

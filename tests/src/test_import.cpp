@@ -1073,6 +1073,25 @@ TEST(Upcycling, RejectsIndivisibleSizes) {
   EXPECT_EQ(upcycled_config(dense, {4, 2, 2}, {}).moe.d_ff, 25);
 }
 
+// Experts have the FFN of the stacks of an encoder-decoder, and not that of [model].
+TEST(Upcycling, TakesTheFfnOfTheStacks) {
+  const auto dense = [](const std::string& stacks) {
+    return parse_config("[model]\nkind = encoder_decoder\nd_ff = 64\nffn = relu\n" + stacks, "test");
+  };
+  const Upcycling upcycling{4, 2, 2};
+  const Config both = dense("[encoder]\nd_ff = 96\nffn = swiglu\n[decoder]\nd_ff = 96\nffn = swiglu\n");
+  const Config experts = upcycled_config(both, upcycling, {});
+  EXPECT_EQ(experts.moe.d_ff, 48);
+  EXPECT_EQ(experts.moe.ffn, "swiglu");
+
+  const Config wider = dense("[encoder]\nd_ff = 96\n");
+  EXPECT_BAD_INPUT(upcycled_config(wider, upcycling, {}), "decoder layer 0 has d_ff = 64 and ffn = relu");
+  EXPECT_EQ(upcycled_config(wider, upcycling, {"--decoder.experts=0"}).moe.d_ff, 48);
+  EXPECT_EQ(upcycled_config(wider, upcycling, {"--encoder.experts=0"}).moe.d_ff, 32);
+  EXPECT_BAD_INPUT(upcycled_config(dense("[decoder]\nffn = gelu\n"), upcycling, {}), "d_ff = 64 and ffn = gelu");
+  EXPECT_BAD_INPUT(upcycled_config(dense(""), upcycling, {"--moe.d_ff=16"}), "no experts with moe.d_ff = 16");
+}
+
 // For any value in config.json, the model is read or there is one clear error. Nothing larger than
 // the files is allocated.
 TEST(HostileConfig, IsReadOrRejectedForAnyValue) {
