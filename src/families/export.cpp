@@ -248,6 +248,15 @@ void check_ones(const ExportedValues& values, const std::vector<ParamSpec>& para
     });
 }
 
+// Returns true if an indexer selects fewer tokens than a sequence has.
+bool hides_tokens(const Config& config) {
+  for (Index layer = 0; layer < config.num_blocks(); ++layer) {
+    const Config::Model& m = config.model_of(layer);
+    if (m.attention == AttentionPattern::indexed && m.index_topk < m.seq_len) return true;
+  }
+  return false;
+}
+
 // Returns the run whose import gives the names of the adapters' base model: this one, or the run
 // with whose weights it began.
 fs::path run_with_import(const fs::path& run, const fs::path& init_from) {
@@ -377,6 +386,11 @@ std::string export_checkpoint(Comm& world, const CheckpointFolder& checkpoint, c
       bad_input(
           "the model has train.objective = prefix, and no family has attention that sees a prefix on both sides: "
           "export a model that was trained further with train.objective = causal (run.init_from)");
+    // Both stages of indexers see sequences of index_topk tokens as a whole.
+    if (config.trains_indexers_alone() && hides_tokens(config))
+      bad_input(
+          "the model has train.indexer = warmup, whose attention sees all tokens, and an exported model sees those of "
+          "the largest scores: export a model that was trained further with train.indexer = sparse (run.init_from)");
     if (config.model.norm == NormKind::batchnorm)
       bad_input("the model has model.norm = batchnorm, and no family has batch norms: it cannot be exported");
     if (options.adapter && run) run = run_with_import(*run, config.run.init_from);

@@ -203,6 +203,31 @@ TEST(MultiTokenPrediction, EqualsPyTorch) {
   }
 }
 
+// A checkpoint of the indexers' first stage sees all tokens. An exported model sees selected ones.
+TEST(ExportOfIndexers, RefusesTheFirstStage) {
+  const auto golden =
+      std::find_if(cases().begin(), cases().end(), [](const Json& c) { return c["name"] == Json("deepseek_v32"); });
+  ASSERT_NE(golden, cases().end());
+  const TempFolder temp;
+  const fs::path source = temp.path() / "model";
+  write_model(source, *golden);
+  const auto self = make_comm_self();
+  const auto through = [&](const std::vector<std::string>& overrides, const std::string& name) {
+    const fs::path run = temp.path() / ("run_" + name);
+    const FamilyModel model = open_family_model(source, overrides);
+    FamilyValues values(source, model);
+    import_model(source, run, model, values);
+    const fs::path step = resolve_checkpoint(run, nullptr);
+    export_checkpoint(*self, step, read_state(step), model.config, temp.path() / name, {}, [](Index, Index) {});
+  };
+  const std::string warmup = "--train.indexer=warmup";
+  const std::string refused =
+      MESSAGE_OF(CollectiveError, through({warmup, "--model.seq_len=9", "--model.index_topk=8"}, "hidden"));
+  EXPECT_NE(refused.find("trained further with train.indexer = sparse"), std::string::npos) << refused;
+  EXPECT_NO_THROW(through({warmup, "--model.seq_len=9", "--model.index_topk=9"}, "all"));
+  EXPECT_NO_THROW(through({"--model.seq_len=9", "--model.index_topk=8"}, "sparse"));
+}
+
 // An export has the imported files again. The export of a trained model has copies of embedding and
 // output, as published files do. Imports ignore them.
 TEST(MultiTokenPrediction, IsImportedAndExported) {
