@@ -276,6 +276,34 @@ void check_mup(const Config& c, Problems& problems) {
                  show(c.train.optimizer));
 }
 
+// Returns true if dense FFNs, or experts that the model has, are of this activation.
+bool has_activation(const Config& c, Activation act) {
+  return c.ffn_activation().act == act || (c.moe.experts > 0 && c.expert_activation().act == act);
+}
+
+// Checks that FFNs have the activations whose numbers are set. A value of [model] may be of one
+// stack alone.
+void check_activation_numbers(const Config& c, Problems& problems) {
+  const auto check = [&](double Model::*number, const std::vector<Activation>& of, const char* names) {
+    const auto is_read = [&](const Config& by) {
+      return std::ranges::any_of(of, [&](Activation act) { return has_activation(by, act); });
+    };
+    bool by_stack = false;
+    for (std::size_t i = 0; i < c.stacks.size(); ++i) by_stack = by_stack || is_read(c.of_stack(i));
+    std::size_t stack = 0;
+    for (const LayerKind& layers : layer_kinds(c)) {
+      const std::string key = layers.key(number);
+      const bool reads = is_read(c.stacks.empty() ? c : c.of_stack(stack++));
+      const bool is_set = layers.model().*number != (number == &Model::ffn_clamp ? 7 : 1);
+      if (is_set && !reads && !(by_stack && key.starts_with("model.")))
+        problems.add(key, "{} = {} with {} = {}: it is of {}", key, layers.model().*number, layers.key(&Model::ffn),
+                     layers.model().ffn, names);
+    }
+  };
+  check(&Model::swish_beta, {Activation::silu, Activation::silu_clamped}, "silu, swiglu and swiglu_clamped");
+  check(&Model::ffn_clamp, {Activation::silu_clamped}, "swiglu_clamped");
+}
+
 // Checks values of layers, heads, experts and training against each other.
 void check_combinations(const Config& c, Problems& problems) {
   const auto& m = c.model;
@@ -331,13 +359,6 @@ void check_combinations(const Config& c, Problems& problems) {
                   fmt::format("moe.choice = {}", show(e.choice)), "noisy");
   const Activation dense = c.ffn_activation().act, expert = e.experts > 0 ? c.expert_activation().act : dense;
   const auto either = [&](Activation act) { return dense == act || expert == act; };
-  if (m.swish_beta != 1 && !either(Activation::silu) && !either(Activation::silu_clamped))
-    problems.add("model.swish_beta",
-                 "model.swish_beta = {} with model.ffn = {}: it is of silu, swiglu and swiglu_clamped", m.swish_beta,
-                 m.ffn);
-  if (m.ffn_clamp != 7 && !either(Activation::silu_clamped))
-    problems.add("model.ffn_clamp", "model.ffn_clamp = {} with model.ffn = {}: it is of swiglu_clamped", m.ffn_clamp,
-                 m.ffn);
   if (e.experts > 0 && expert == Activation::xielu)
     problems.add("moe.ffn", "moe.ffn = xielu: its learned parameters are of dense FFNs alone: set it to another");
   if (dense != expert && either(Activation::silu_clamped) && either(Activation::silu))
@@ -426,10 +447,9 @@ void complete(Config& c, Problems& problems) {
                         : c.model.kind == ModelKind::encoder_decoder ? Objective::span_corruption
                                                                      : Objective::causal;
   c.moe.renormalize = c.moe.renormalizes() ? Renormalize::on : Renormalize::off;
-  const FfnActivation ffn = c.ffn_activation();
-  const bool clamped = ffn.act == Activation::silu_clamped || c.expert_activation().act == Activation::silu_clamped;
-  resolve(c.model, ffn.gated, clamped);
-  for (Config::Kind& kind : c.kinds) resolve(kind.model, ffn.gated, clamped);
+  const bool gated = c.ffn_activation().gated, clamped = has_activation(c, Activation::silu_clamped);
+  resolve(c.model, gated, clamped);
+  for (Config::Kind& kind : c.kinds) resolve(kind.model, gated, clamped);
   complete_buckets(c);
   if (c.moe.d_ff == 0) c.moe.d_ff = c.model.d_ff;
   if (c.moe.shared_d_ff == 0) c.moe.shared_d_ff = c.moe.shared_experts * c.moe.d_ff;
@@ -440,13 +460,14 @@ void complete(Config& c, Problems& problems) {
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {
     Config::Kind& stack = c.stacks[i];
     check_heads(stack.model, stack.name + ".heads");
-    resolve(stack.model, c.of_stack(i).ffn_activation().gated, clamped);
     // Both stacks have the same kind of experts.
     const Config::Moe own = std::exchange(stack.moe, c.moe);
     stack.moe.experts = own.experts;
     stack.moe.every = own.every;
     stack.moe.first_dense = own.first_dense;
     stack.moe.dense_layers = own.dense_layers;
+    const Config alone = c.of_stack(i);
+    resolve(stack.model, alone.ffn_activation().gated, has_activation(alone, Activation::silu_clamped));
   }
   check_objective_of_pairs(c, problems);
   check_reversible(c, problems);
@@ -464,6 +485,7 @@ void complete(Config& c, Problems& problems) {
     stack.model.mtp_depth = 0;
     check_combinations(stack, problems);
   }
+  check_activation_numbers(c, problems);
   check_sizes(c, problems);
 }
 

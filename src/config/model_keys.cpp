@@ -114,7 +114,7 @@ std::span<const Key> model_keys() {
           "is (clamp(l, -c, c) + 1) * silu(min(x, c)) of up projection l and gate projection x, with c = "
           "model.ffn_clamp",
           ffn_values),
-      row<&Model::swish_beta>(
+      stack_row<&Model::swish_beta>(
           "model.swish_beta", {0, 1000}, must_match,
           "in silu, swiglu and swiglu_clamped, silu(x) is x * sigmoid(swish_beta * x). 0: 1, and in swiglu_clamped "
           "1.702"),

@@ -50,6 +50,32 @@ TEST(Config, DerivesDefaultsFromOtherKeys) {
   EXPECT_EQ(with({"--moe.experts=4", "--moe.ffn=swiglu_clamped", "--model.ffn=relu"}).model.swish_beta, 1.702);
 }
 
+// Each stack has the numbers of its own activation.
+TEST(ConfigOfStacks, ResolvesTheNumbersOfActivations) {
+  const auto pairs = [](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), {"--model.kind=encoder_decoder", "--model.sentinels=8"});
+    return with(settings);
+  };
+  const auto betas = [](const Config& c) {
+    const Config again = parse_config(to_ini(c), "again");
+    EXPECT_EQ(to_ini(again), to_ini(c));
+    return std::pair(again.stacks[0].model.swish_beta, again.stacks[1].model.swish_beta);
+  };
+  const auto numbers = [](double encoder, double decoder) { return std::pair(encoder, decoder); };
+  EXPECT_EQ(betas(pairs({"--model.ffn=gelu", "--encoder.ffn=swiglu_clamped"})), numbers(1.702, 1));
+  EXPECT_EQ(betas(pairs({"--model.ffn=swiglu_clamped", "--decoder.ffn=swiglu"})), numbers(1.702, 1));
+  EXPECT_EQ(betas(pairs({"--decoder.swish_beta=2"})), numbers(1, 2));
+  EXPECT_EQ(betas(pairs({"--model.swish_beta=1.5", "--decoder.ffn=swiglu_clamped"})), numbers(1.5, 1.5));
+  EXPECT_EQ(betas(pairs({"--model.ffn=gelu", "--moe.experts=4", "--moe.ffn=swiglu_clamped", "--encoder.experts=0"})),
+            numbers(1, 1.702));
+  EXPECT_NO_THROW(pairs({"--model.ffn=gelu", "--decoder.ffn=swiglu_clamped", "--model.swish_beta=1.702"}));
+  EXPECT_NO_THROW(pairs({"--model.ffn=gelu", "--decoder.ffn=swiglu_clamped", "--model.ffn_clamp=5"}));
+  EXPECT_BAD_INPUT(pairs({"--model.ffn=gelu", "--model.swish_beta=2"}), "model.swish_beta = 2 with model.ffn = gelu");
+  EXPECT_BAD_INPUT(pairs({"--encoder.ffn=gelu", "--encoder.swish_beta=2"}),
+                   "encoder.swish_beta = 2 with encoder.ffn = gelu");
+  EXPECT_BAD_INPUT(pairs({"--encoder.ffn=gelu", "--model.ffn_clamp=5"}), "it is of swiglu_clamped");
+}
+
 TEST(Config, RoundTripsThroughText) {
   const Config c = with({"--moe.experts=8", "--moe.drop_order=probability", "--train.lr=0.00037", "--data.path=a b=c",
                          "--run.resume=true", "--model.norm=layernorm", "--train.seed=18446744073709551615"});
