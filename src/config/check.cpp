@@ -440,7 +440,7 @@ void complete(Config& c, Problems& problems) {
       problems.add(key, "model.d_model = {} is not a multiple of {} = {}: change one, or set model.head_dim", m.d_model,
                    key, m.heads);
   };
-  check_heads(c.model, "model.heads");
+  if (c.stacks.empty()) check_heads(c.model, "model.heads");
   if (c.moe.ffn.empty()) c.moe.ffn = c.model.ffn;
   if (c.train.objective == Objective::automatic)
     c.train.objective = c.model.kind == ModelKind::encoder           ? Objective::masked
@@ -459,7 +459,7 @@ void complete(Config& c, Problems& problems) {
   }
   for (std::size_t i = 0; i < c.stacks.size(); ++i) {
     Config::Kind& stack = c.stacks[i];
-    check_heads(stack.model, stack.name + ".heads");
+    check_heads(stack.model, LayerKind{c, &stack}.key(&Model::heads));
     // Both stacks have the same kind of experts.
     const Config::Moe own = std::exchange(stack.moe, c.moe);
     stack.moe.experts = own.experts;

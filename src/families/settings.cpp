@@ -34,10 +34,10 @@ bool affects_outputs(const Config& config, const std::string& key) {
   const auto position = [&](Position p) {
     return any_layer([&](Index layer) { return config.model_of(layer).position == p; });
   };
-  // The stacks have values of their own.
-  constexpr std::string_view model = "model.";
-  if (!config.stacks.empty() && key.starts_with(model) && find_config_key("encoder." + key.substr(model.size())))
-    return false;
+  // The length of a sample's text: each stack has its own.
+  if (!config.stacks.empty() && key == "model.seq_len") return false;
+  if (stack && (key.ends_with(".every") || key.ends_with(".first_dense") || key.ends_with(".dense_layers")))
+    return config.moe.experts > 0;
   if (key.starts_with("moe.")) return key == "moe.experts" || config.moe.experts > 0;
   if (key == "model.d_ff") return any_layer([&](Index layer) { return !config.is_moe(layer); });
   if (stack && key.ends_with(".seq_len")) return position(Position::learned);

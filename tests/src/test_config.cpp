@@ -76,6 +76,34 @@ TEST(ConfigOfStacks, ResolvesTheNumbersOfActivations) {
   EXPECT_BAD_INPUT(pairs({"--encoder.ffn=gelu", "--model.ffn_clamp=5"}), "it is of swiglu_clamped");
 }
 
+// Values of [model] and [moe] that both stacks replace have no effect.
+TEST(ConfigOfStacks, ComparesAndChecksTheValuesOfStacks) {
+  const auto pairs = [](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), {"--model.kind=encoder_decoder", "--model.sentinels=8", "--model.d_model=32",
+                                       "--encoder.heads=2", "--decoder.heads=2"});
+    return with(settings);
+  };
+  const auto differing = [](const Config& a, const Config& b, ResumePolicy policy) {
+    std::string keys;
+    for (const KeyDifference& d : differences(a, b, policy)) keys += d.key + " ";
+    return keys;
+  };
+  const Config c = pairs({"--model.heads=4"});
+  EXPECT_EQ(differing(pairs({"--model.heads=4", "--model.head_dim=16"}), c, ResumePolicy::must_match), "");
+  EXPECT_EQ(differing(pairs({"--model.heads=3"}), c, ResumePolicy::must_match), "");
+  EXPECT_EQ(differing(pairs({"--model.heads=4", "--encoder.head_dim=8"}), c, ResumePolicy::must_match),
+            "encoder.head_dim ");
+  EXPECT_EQ(
+      differing(pairs({"--model.heads=4", "--encoder.seq_len=256", "--decoder.seq_len=128"}),
+                pairs({"--model.heads=4", "--encoder.seq_len=256", "--decoder.seq_len=128", "--model.seq_len=128"}),
+                ResumePolicy::reorders_samples),
+      "model.seq_len ");
+  EXPECT_BAD_INPUT(pairs({"--decoder.heads=3"}), "not a multiple of decoder.heads = 3");
+  EXPECT_BAD_INPUT(with({"--model.kind=encoder_decoder", "--model.sentinels=8", "--model.d_model=32", "--model.heads=3",
+                         "--encoder.heads=4"}),
+                   "not a multiple of model.heads = 3");
+}
+
 TEST(Config, RoundTripsThroughText) {
   const Config c = with({"--moe.experts=8", "--moe.drop_order=probability", "--train.lr=0.00037", "--data.path=a b=c",
                          "--run.resume=true", "--model.norm=layernorm", "--train.seed=18446744073709551615"});

@@ -940,6 +940,18 @@ TEST(FamilyConfig, RefusesModelsOfAnotherKind) {
   EXPECT_BAD_INPUT(config_json(family_named("llama"), t5, Json()), "llama models are decoders or encoders");
 }
 
+// An export compares values that both stacks replace by stack alone.
+TEST(FamilyConfig, IgnoresValuesThatTheStacksReplace) {
+  const Json hf_config = config_of_case("switch_transformers");
+  const Family& family = family_named("switch_transformers");
+  const Config config = config_of(family, hf_config, "test", {"--moe.every=3", "--moe.first_dense=1"});
+  EXPECT_EQ(config.stacks[0].moe.every, config_of(family, hf_config, "test", {}).stacks[0].moe.every);
+  EXPECT_NO_THROW(config_json(family, config, Json()));
+  const Config t5 =
+      config_of(family_named("t5"), config_of_case("t5"), "test", {"--encoder.every=2", "--model.seq_len=9"});
+  EXPECT_NO_THROW(config_json(family_named("t5"), t5, Json()));
+}
+
 // ---- absent keys, against tests/golden/family_defaults.json ----
 
 // Keys of our configuration in which two models differ.
