@@ -33,6 +33,14 @@ void* operator new(std::size_t bytes) {
 void* operator new[](std::size_t bytes) {
   return allocate_recorded(bytes);
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept try {
+  return allocate_recorded(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& nothrow) noexcept {
+  return operator new(bytes, nothrow);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }

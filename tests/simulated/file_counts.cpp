@@ -15,12 +15,12 @@
 
 namespace {
 
-std::atomic<const char*> counted_text = nullptr;
+char counted_text[4096] = "";
+std::atomic<bool> counts = false;
 std::atomic<long> opens = 0, statuses = 0;
 
 void count(const char* path, std::atomic<long>& calls) {
-  const char* const text = counted_text;
-  if (text && path && std::strstr(path, text)) ++calls;
+  if (counts && path && std::strstr(path, counted_text)) ++calls;
 }
 
 }  // namespace
@@ -28,9 +28,10 @@ void count(const char* path, std::atomic<long>& calls) {
 namespace sy::test {
 
 void count_files(const char* text) {
-  counted_text = nullptr;
+  counts = false;
   opens = statuses = 0;
-  counted_text = text;
+  std::snprintf(counted_text, sizeof(counted_text), "%s", text);
+  counts = true;
 }
 FileCounts file_counts() {
   return {opens, statuses};
