@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
 
@@ -19,6 +20,13 @@ constexpr std::string_view first_moe_layer = "moe_layer_start_index", last_moe_l
 
 constexpr std::pair<std::string_view, std::string_view> hunyuan_expert_keys[] = {{"num_experts", "moe.experts"},
                                                                                  {"moe_topk", "moe.top_k"}};
+
+// Returns four times an integer of the file. A product beyond the range of numbers becomes its end,
+// which the key then refuses.
+std::int64_t four_times(const Json& hf_config, const char* key) {
+  using Limits = std::numeric_limits<std::int64_t>;
+  return 4 * std::clamp(hf_config.at(key).get<std::int64_t>(), Limits::min() / 4, Limits::max() / 4);
+}
 
 // The values of model.bias, as flags of the products with biases.
 struct BiasFlags {
@@ -173,7 +181,7 @@ const ConfigRule router_aux_loss_rule{
 
 const ConfigRule gpt2_ffn_width_rule{
     [](const Json& hf_config, KeySettings& settings) {
-      add_setting(settings, "model.d_ff", int_or(hf_config, "n_inner", 4 * hf_config.at("n_embd").get<std::int64_t>()));
+      add_setting(settings, "model.d_ff", int_or(hf_config, "n_inner", four_times(hf_config, "n_embd")));
     },
     [](const Config& config, Json& hf_config) {
       const bool usual = config.model.d_ff == 4 * config.model.d_model;
@@ -220,8 +228,7 @@ const ConfigRule falcon_rule{
       add_setting(settings, "model.kv_heads", kv);
       settings.emplace_back("model.parallel_norms",
                             new_architecture && int_or(hf_config, "num_ln_in_parallel_attn", 2) == 2 ? "2" : "1");
-      add_setting(settings, "model.d_ff",
-                  int_or(hf_config, "ffn_hidden_size", 4 * hf_config.at("hidden_size").get<std::int64_t>()));
+      add_setting(settings, "model.d_ff", int_or(hf_config, "ffn_hidden_size", four_times(hf_config, "hidden_size")));
     },
     [](const Config& config, Json& hf_config) {
       const bool two = config.model.parallel_norms == 2, serial = !config.model.parallel_block;
