@@ -15,6 +15,7 @@
 #include "kernels/ops/grouped_gemm.h"
 #include "kernels/ops/heads.h"
 #include "kernels/ops/indexer.h"
+#include "kernels/ops/list.h"
 #include "kernels/ops/load_balancing.h"
 #include "kernels/ops/lsh.h"
 #include "kernels/ops/norm.h"
@@ -25,3 +26,14 @@
 #include "kernels/ops/random.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/route.h"
+
+namespace sy::ops {
+
+// The names of all operations.
+inline constexpr std::string_view operation_names[] = {
+#define SY_NAME(Operation) Operation::name,
+    SY_OPERATIONS(SY_NAME)
+#undef SY_NAME
+};
+
+}  // namespace sy::ops

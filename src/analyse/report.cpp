@@ -166,10 +166,10 @@ Json load_json(const LayerLoad& l) {
 }  // namespace
 
 std::string layer_text(const ExpertReport& r, Index layer) {
-  if (r.config && layer >= r.config->model.layers) return fmt::format("module {}", layer - r.config->model.layers + 1);
-  if (!r.config || r.config->stacks.empty()) return std::to_string(layer);
-  const Index encoder = r.config->encoder_layers();
-  return layer < encoder ? fmt::format("encoder {}", layer) : fmt::format("decoder {}", layer - encoder);
+  if (!r.config) return std::to_string(layer);
+  std::string name = r.config->layer_name(layer);
+  replace_all(name, "layer ", "");
+  return name;
 }
 
 Dimension layer_dimension(const ExpertReport& r) {

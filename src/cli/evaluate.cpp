@@ -75,11 +75,15 @@ void check_scoring(const Config& config, const po::variables_map& arguments) {
               config.model.kind == ModelKind::decoder ? "a decoder" : "an encoder-decoder");
 }
 
-// With moe.capacity_scope = rank, the windows of a pass share the capacity, as in training.
+// Returns true if the windows of a pass share the capacity, as in training.
+bool shares_capacity(const Config& config, const po::variables_map& arguments) {
+  return arguments.count("capacity") > 0 && config.moe.capacity_factor > 0 &&
+         config.moe.capacity_scope == CapacityScope::rank;
+}
+
 void check_capacity(const Config& config, const po::variables_map& arguments) {
-  if (!arguments.count("capacity") || arguments["batch"].defaulted()) return;
   const Index batch = arguments["batch"].as<Index>(), micro_batch = config.train.micro_batch;
-  if (config.moe.capacity_factor > 0 && config.moe.capacity_scope == CapacityScope::rank && batch != micro_batch)
+  if (shares_capacity(config, arguments) && !arguments["batch"].defaulted() && batch != micro_batch)
     bad_input(
         "evaluate: --batch {} with --capacity: moe.capacity_scope = rank drops tokens by {} windows at a time, as "
         "training does (train.micro_batch): leave out --batch",
@@ -243,8 +247,7 @@ int evaluate_command(CommandLine& line) {
   });
   fit_positions(config, dataset);
   evaluation.dropless = !arguments.count("capacity");
-  if (!evaluation.dropless && config.moe.capacity_factor > 0 && config.moe.capacity_scope == CapacityScope::rank)
-    evaluation.windows_per_pass = config.train.micro_batch;
+  if (shares_capacity(config, arguments)) evaluation.windows_per_pass = config.train.micro_batch;
   evaluation.hide_each = arguments.count("pseudo-perplexity") > 0;
   const Scoring scoring = evaluation.hide_each                          ? Scoring::each_token
                           : config.train.objective == Objective::masked ? Scoring::masked_tokens

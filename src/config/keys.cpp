@@ -25,6 +25,11 @@ KeyEntry::KeyEntry(const Config& config, const Key& key_row, const Config::Kind*
                         : fmt::format("{}.{}.{}", attention_section, kind->name, name);
 }
 
+void keep_own_value(const Config& config, Config::Kind& kind, const Key& key) {
+  const KeyEntry own(config, key, &kind);
+  if (!own.sets_value() && own.text() != KeyEntry(config, key, nullptr).text()) kind.own_keys.push_back(own.name);
+}
+
 std::vector<LayerKind> layer_kinds(const Config& config) {
   std::vector<LayerKind> out;
   for (const Config::Kind& stack : config.stacks) out.push_back({config, &stack});

@@ -71,6 +71,9 @@ struct KeyEntry {
   // Returns the name of the key that sets the value.
   std::string source_key() const { return sets_value() ? name : std::string(key->name); }
 };
+// Adds the key to those that a kind or a stack sets, if its value is not that of [model]. The
+// written configuration then has it.
+void keep_own_value(const Config& config, Config::Kind& kind, const Key& key);
 // Returns all keys of a configuration, in the order of to_ini(). Keys of kinds follow [model].
 std::vector<KeyEntry> key_entries(const Config& config);
 

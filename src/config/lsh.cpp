@@ -83,9 +83,7 @@ void complete_buckets(Config& c) {
   // The written configuration has the buckets of a kind that differ from those of [model].
   const Key& key = *std::ranges::find(key_table(), "model.lsh_buckets", &Key::name);
   for (Config::Kind& kind : c.kinds)
-    if (const KeyEntry entry(c, key, &kind); kind.model.attention == AttentionPattern::lsh && !entry.sets_value() &&
-                                             kind.model.lsh_buckets != c.model.lsh_buckets)
-      kind.own_keys.push_back(entry.name);
+    if (kind.model.attention == AttentionPattern::lsh) keep_own_value(c, kind, key);
 }
 
 void check_hashing(const Config& c, Problems& problems) {

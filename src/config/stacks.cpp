@@ -112,10 +112,7 @@ void complete_stacks(Config& c, Problems& problems) {
   // The written configuration has all values of a stack that differ from those of [model].
   for (Config::Kind& stack : c.stacks)
     for (const Key& key : key_table())
-      if (key.by_stack)
-        if (const KeyEntry entry(c, key, &stack);
-            !entry.sets_value() && entry.text() != KeyEntry(c, key, nullptr).text())
-          stack.own_keys.push_back(entry.name);
+      if (key.by_stack) keep_own_value(c, stack, key);
 }
 
 }  // namespace sy

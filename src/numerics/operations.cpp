@@ -4,17 +4,12 @@
 #include <chrono>
 #include <memory>
 
+#include "kernels/ops/all.h"
 #include "src/numerics/cases/dense_lists.h"
 #include "src/numerics/cases/model_lists.h"
 
 namespace sy::numerics {
 namespace {
-
-constexpr std::string_view operations[] = {
-#define SY_NAME(Operation) ops::Operation::name,
-    SY_OPERATIONS(SY_NAME)
-#undef SY_NAME
-};
 
 // The cases of an operation in the type OpCase::compute.
 Cases cases_of(std::string_view operation) {
@@ -49,12 +44,12 @@ void check_cases(DType dtype, Device& device, OperationResult& result) {
 }  // namespace
 
 Index operation_count() {
-  return std::ssize(operations);
+  return std::ssize(ops::operation_names);
 }
 
 OperationResult check_operation(Device& device, std::string_view name) {
-  const std::string_view* const operation = std::ranges::find(operations, name);
-  SY_ASSERT(operation != std::end(operations), "no operation {}", name);
+  const std::string_view* const operation = std::ranges::find(ops::operation_names, name);
+  SY_ASSERT(operation != std::end(ops::operation_names), "no operation {}", name);
   OperationResult result;
   result.operation = *operation;
   const auto start = std::chrono::steady_clock::now();
@@ -66,7 +61,7 @@ OperationResult check_operation(Device& device, std::string_view name) {
 
 std::vector<OperationResult> check_operations(Device& device, const std::function<void(Index)>& done) {
   std::vector<OperationResult> results;
-  for (const std::string_view operation : operations) {
+  for (const std::string_view operation : ops::operation_names) {
     results.push_back(check_operation(device, operation));
     if (done) done(std::ssize(results));
   }

@@ -62,7 +62,7 @@ Index micro_batch_for(const Config& config, Index dp, Index tp, const std::optio
   sizes.push_back(earlier->micro_batch);
   const auto keeps_results = [&](Index size) {
     return std::ranges::all_of(dependences_of(config), [&](const LayoutDependence* d) {
-      return d->keeps_product ? dp * size == product : size == earlier->micro_batch && tp == earlier->tp;
+      return d->keeps_product ? dp * size == product : size == earlier->micro_batch && tp == earlier->parallel.tp;
     });
   };
   const auto divides = [&](Index size) {
@@ -100,7 +100,7 @@ std::vector<Layout> layouts_with(const Config& config, Index vocab, int ranks, i
 // layout has another number of ranks, or does not fit the keys or the machines.
 std::optional<Config> with_earlier_layout(const Config& config, int ranks, int ranks_per_node,
                                           const std::optional<EarlierLayout>& earlier) {
-  if (!earlier || earlier->dp * earlier->tp != ranks) return std::nullopt;
+  if (!earlier || earlier->dp * earlier->parallel.tp != ranks) return std::nullopt;
   const Index node = earlier->parallel.ranks_per_node;
   if (config.parallel.ranks_per_node == 0 && node > 1 && node != ranks_per_node) return std::nullopt;
   Config same = config;
@@ -120,7 +120,7 @@ std::optional<Config> with_earlier_layout(const Config& config, int ranks, int r
       const std::string sizes =
           d->keeps_product
               ? fmt::format("dp * train.micro_batch = {} * {}", earlier->dp, earlier->micro_batch)
-              : fmt::format("train.micro_batch = {} and parallel.tp = {}", earlier->micro_batch, earlier->tp);
+              : fmt::format("train.micro_batch = {} and parallel.tp = {}", earlier->micro_batch, earlier->parallel.tp);
       bad_input(
           "{} makes results depend on {} of {}, and no layout of {} keeps them: resume on another number of ranks",
           d->setting, sizes, earlier->checkpoint, counted(ranks, "rank"));
@@ -146,7 +146,7 @@ bool has_automatic_layout(const Config& config) {
 Config choose_layout(const Config& config, Index vocab, int ranks, const Machine& machine, int ranks_per_node,
                      const std::optional<EarlierLayout>& earlier,
                      const std::function<void(const Config&)>& check_fits) {
-  if (const std::optional<Config> same = with_earlier_layout(config, ranks, ranks_per_node, earlier); same) try {
+  if (const std::optional<Config> same = with_earlier_layout(config, ranks, ranks_per_node, earlier)) try {
       check_fits(*same);
       return *same;
     } catch (const InputError&) {  // another layout may fit
@@ -193,10 +193,10 @@ std::optional<EarlierLayout> earlier_layout(const Config& config) {
   for (const Index step : steps) try {
       const std::filesystem::path path = checkpoints / step_name(step);
       const TrainState state = read_state(path);
-      int dp = 0, tp = 0;
-      if (std::sscanf(state.layout.c_str(), "dp %d tp %d", &dp, &tp) != 2 || dp <= 0 || tp <= 0) continue;
+      int dp = 0;
+      if (std::sscanf(state.layout.c_str(), "dp %d", &dp) != 1 || dp <= 0) continue;
       const Config before = parse_config(state.config, path.string());
-      return EarlierLayout{path.string(), dp, tp, before.train.micro_batch, before.parallel};
+      return EarlierLayout{path.string(), dp, before.train.micro_batch, before.parallel};
     } catch (const std::exception&) {  // damaged: an older checkpoint has the same batch
     }
   return std::nullopt;

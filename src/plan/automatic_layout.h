@@ -17,7 +17,7 @@ bool has_automatic_layout(const Config& config);
 // Batch and layout of the checkpoint that a training resumes.
 struct EarlierLayout {
   std::string checkpoint;  // path, for messages
-  Index dp = 1, tp = 1, micro_batch = 1;
+  Index dp = 1, micro_batch = 1;
   Config::Parallel parallel{};
 };
 

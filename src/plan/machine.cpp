@@ -82,12 +82,6 @@ constexpr Renamed renamed_operations[] = {
     {"whole_qk_norm_sums", "projection_qk_norm_sums"},
 };
 
-std::vector<std::string> operation_names() {
-#define SY_NAME(Operation) std::string(ops::Operation::name),
-  return {SY_OPERATIONS(SY_NAME)};
-#undef SY_NAME
-}
-
 bool read_number(std::string_view text, double& x) {
   x = parse_number<double>(text).value_or(-1);
   return std::isfinite(x) && x >= 0;
@@ -154,9 +148,8 @@ void set_key(Machine& m, const IniEntry& e, Problems& problems) {
     const std::string old_name = e.key.substr(operations.size());
     const std::string_view new_name = new_name_of(old_name, renamed_operations);
     const std::string name(new_name.empty() ? old_name : new_name);
-    const std::vector<std::string> known = operation_names();
-    if (std::ranges::find(known, name) == known.end()) {
-      const std::string near = nearest(name, known);
+    if (std::ranges::find(ops::operation_names, name) == std::end(ops::operation_names)) {
+      const std::string near = nearest(name, {std::begin(ops::operation_names), std::end(ops::operation_names)});
       problems.add_at(e.line, "unknown operation '{}': {}", name,
                       near.empty() ? "`switchyard plan --operations` shows the names" : "did you mean '" + near + "'?");
     }

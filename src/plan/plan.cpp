@@ -73,7 +73,7 @@ class Planner {
   Candidate profile_layout(const Layout& layout) const {
     Candidate c{layout};
     c.memory = profiler_.parameters(layout);
-    c.fits = plan_.memory == 0 || static_cast<double>(c.memory.total()) <= plan_.memory;
+    c.fits = plan_.holds(c.memory.total());
     if (!c.fits) return c;
     const Profile profile = profiler_.balanced(layout);
     c.memory = profile.memory;

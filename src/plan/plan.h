@@ -98,7 +98,8 @@ struct Plan {
   }
   // Returns the bytes that must fit into `memory`.
   Index needed(const MemoryPlan& m) const { return m.total() + checkpoint_copy(m); }
-  bool fits(const MemoryPlan& m) const { return memory == 0 || static_cast<double>(needed(m)) <= memory; }
+  bool holds(Index bytes) const { return memory == 0 || static_cast<double>(bytes) <= memory; }
+  bool fits(const MemoryPlan& m) const { return holds(needed(m)); }
   double tokens() const { return static_cast<double>(config.train.global_batch * config.tokens_per_sample()); }
 };
 

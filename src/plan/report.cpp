@@ -194,9 +194,8 @@ std::pair<const char*, Index> largest_share(const Plan& plan, const MemoryPlan& 
 
 // Returns how many layouts fit without the copy of a checkpoint; "" if there are none.
 std::string copies_text(const Plan& plan) {
-  const auto fit = std::ranges::count_if(plan.too_large, [&](const Candidate& c) {
-    return c.passes > 0 && static_cast<double>(c.memory.total()) <= plan.memory;
-  });
+  const auto fit = std::ranges::count_if(
+      plan.too_large, [&](const Candidate& c) { return c.passes > 0 && plan.holds(c.memory.total()); });
   if (fit == 0) return "";
   return fmt::format("With --run.async_checkpoint=false, which needs no copy of a checkpoint, {} of them {}\n", fit,
                      fit == 1 ? "fits" : "fit");

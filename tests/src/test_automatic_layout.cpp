@@ -49,7 +49,7 @@ std::string layout_error(const Config& config, int ranks, const std::optional<Ea
   return "no error";
 }
 
-const EarlierLayout six_ranks{"RUN/step-1", 6, 1, 2};  // dp * train.micro_batch = 12
+const EarlierLayout six_ranks{"RUN/step-1", 6, 2};  // dp * train.micro_batch = 12
 
 TEST(AutomaticLayout, IsAValueOfTheKeys) {
   const Config c = with({"--parallel.ranks_per_node=auto"});
@@ -97,7 +97,7 @@ TEST(AutomaticLayout, KeepsTheProductOfACheckpoint) {
   // Every batch of a ramp is divisible by the product.
   const Config ramp = choose(with({"--train.batch_ramp=4:180"}), 5, six_ranks);
   EXPECT_EQ(180 % (ramp.layout(5).dp() * ramp.train.micro_batch), 0);
-  const Config odd = choose(with({"--train.batch_ramp=4:126", "--parallel.tp=1"}), 6, {{"RUN/step-1", 3, 1, 4}});
+  const Config odd = choose(with({"--train.batch_ramp=4:126", "--parallel.tp=1"}), 6, {{"RUN/step-1", 3, 4}});
   EXPECT_EQ(odd.train.micro_batch, 1);
 }
 
@@ -105,13 +105,13 @@ TEST(AutomaticLayout, KeepsTheLayoutOfACheckpointOnAsManyRanks) {
   std::vector<Layout> layouts = layouts_of(with(), 6);
   ASSERT_GT(layouts.size(), 5);
   for (const Layout& layout : layouts) {
-    EarlierLayout earlier{"RUN/step-1", layout.dp(), layout.tp, 2, {layout.tp, layout.ep, layout.etp, 1}};
+    EarlierLayout earlier{"RUN/step-1", layout.dp(), 2, {layout.tp, layout.ep, layout.etp, 1}};
     const Config chosen = choose(with(), 6, earlier);
     EXPECT_EQ(chosen.layout(6), layout) << layout.str();
     EXPECT_EQ(chosen.train.micro_batch, 2) << layout.str();
   }
   // Keys that are not auto, memory and machines have precedence.
-  const EarlierLayout two{"RUN/step-1", 6, 1, 2, {1, 2, 1, 1}}, by_node{"RUN/step-1", 6, 1, 2, {1, 6, 1, 3}};
+  const EarlierLayout two{"RUN/step-1", 6, 2, {1, 2, 1, 1}}, by_node{"RUN/step-1", 6, 2, {1, 6, 1, 3}};
   EXPECT_EQ(choose(with({"--parallel.ep=3"}), 6, two).layout(6).ep, 3);
   const auto others_fit = [&](const Config& c) {
     if (c.parallel.ep == 2 && c.parallel.tp == 1) bad_input("it does not fit");
